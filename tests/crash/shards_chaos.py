@@ -1,5 +1,7 @@
 """Kill the shards and the supervisor of a server repeatedly under load, then compare what is stored with what was confirmed.
 
+Meanwhile tenants move between the shards and are spread over several.
+
 ``python -m tests.crash.shards_chaos --kills 20 --shards 3``. Producers add with idempotency keys and retry until they get a reply; consumers
 lease and ack. At the end every confirmed message must have been delivered, none after its ack was confirmed, none under two IDs, and
 the doctor and the verification of the audit trail must find nothing.
@@ -25,6 +27,7 @@ from tests.processes import alive, descendants
 
 PAUSE_S = 4.0  # between kills: a shard that dies more than five times in a minute is not restarted
 EVERY_SUPERVISOR = 7  # one in this many kills is the supervisor's
+MOVE_S = 1.0  # between changes of the placement of tenants
 
 
 class Load:
@@ -94,6 +97,23 @@ class Load:
             self.wrongs.append(f"lost: {body}")
 
 
+async def _place(client: httpx.AsyncClient, loads: list[Load], shards: int, chance: random.Random) -> None:
+    """Move tenants and change their spread, again and again."""
+    while True:
+        await asyncio.sleep(MOVE_S * chance.random())
+        load = chance.choice(loads)
+        spread = {"spread": chance.randint(1, shards)}
+        wanted = spread if chance.random() < 0.5 else {"shard": chance.randrange(shards)}
+        what = "spread" if "spread" in wanted else "pin"
+        try:
+            reply = await client.put(f"{load.url}/v1/cluster/tenants/{load.tenant}", json=wanted)
+        except httpx.TransportError:
+            continue
+        load.figures[f"{what} {reply.status_code}"] += 1
+        if reply.status_code not in {200, 409, 503}:
+            load.wrongs.append(f"{what}: {reply.status_code} {reply.text[:200]}")
+
+
 async def _kill(server: Sharded, loads: list[Load], kills: int, shards: int, chance: random.Random) -> int:
     """Kill shards in turn; return how many were killed before the supervisor's turn or the end."""
     first = chance.randrange(shards)
@@ -134,10 +154,12 @@ async def chaos(directory: Path, kills: int, shards: int, seed: int) -> list[str
                 if not working:
                     working = [asyncio.create_task(load.produce(client, who)) for load in loads for who in range(2)]
                     working += [asyncio.create_task(load.consume(client)) for load in loads]
+                    placing = asyncio.create_task(_place(client, loads, shards, chance))
                 done += await _kill(server, loads, kills - done, shards, chance) + 1
                 running = descendants(server.served.process.pid)
                 server.served.process.kill()
                 await asyncio.to_thread(until, lambda pids=running: not alive(pids), 60)
+        placing.cancel()
         with sharded(data) as server:
             for load in loads:
                 load.url, load.producing = server.url, False

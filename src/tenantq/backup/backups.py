@@ -199,6 +199,17 @@ class Backups:
                     f"{self.directory}: cannot update the data key file next to the backups: {error.strerror}"
                 ) from error
 
+    async def drop_data_keys(self, tenant_id: int) -> None:
+        """Remove the data keys of a tenant that was erased on another shard, and lived here before. Raises Unavailable."""
+        async with self._keys_lock:
+            try:
+                key_ids = (self._key.public.id, *retired_ids(self._home))
+                await asyncio.to_thread(self._drop_data_keys, key_ids, (tenant_id,), self._shard.state.wall_ms())
+            except OSError as error:
+                raise Unavailable(
+                    f"{self.directory}: cannot update the data key file next to the backups: {error.strerror}"
+                ) from error
+
     async def _create(self, destination: Path, *, segments: bool) -> BackupManifest:
         if await asyncio.to_thread(destination.exists):
             raise Conflict(f"backup {destination.name} already exists. Choose another name.")
@@ -219,10 +230,15 @@ class Backups:
         now_ms = self._shard.state.wall_ms()
         path = self.directory / data_key_file_name(self._key.public.id)
         write_data_keys(path, rows, now_ms, tenants=tenants, erased=erased)
-        for key_id in retired_ids(self._home):  # of backups made before a restore without the audit key
-            old = self.directory / data_key_file_name(key_id)
-            if old.exists() and old != path:
-                drop_data_keys(old, erased, now_ms)
+        retired = [one for one in retired_ids(self._home) if one != self._key.public.id]
+        self._drop_data_keys(retired, erased, now_ms)
+
+    def _drop_data_keys(self, key_ids: Collection[str], erased: Collection[int], now_ms: int) -> None:
+        """Remove keys from files; the retired ones are of backups made before a restore without the audit key."""
+        for key_id in key_ids:
+            path = self.directory / data_key_file_name(key_id)
+            if path.exists():
+                drop_data_keys(path, erased, now_ms)
 
     def _exported(self) -> list[Manifest]:
         target = DirectoryTarget(self._home / JOURNAL)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Final, cast
 
-from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tenantq.cluster.cluster_placement import ClusterPlacement
 from tenantq.cluster.credentials import NoKeys
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.fleet_waits import FleetWaits
@@ -23,9 +22,9 @@ from tenantq.cluster.placement_admin import PlacementAdmin
 from tenantq.cluster.registry import Registry
 from tenantq.cluster.routed_service import FACETS, routed, routed_methods
 from tenantq.cluster.shard_routing import ShardRouting
+from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Caller
-from tenantq.domain.names import check_tenant_name
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
@@ -35,7 +34,7 @@ from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.signature import ALGORITHM
 from tenantq.journal.record import entry_of
 from tenantq.service.admission import Admission, own_tenant
-from tenantq.service.call import Call, TenantInfo
+from tenantq.service.call import Call
 from tenantq.service.metrics.metrics import reader_of, write_collected
 from tenantq.service.metrics.text import MetricsText
 from tenantq.service.residency import wrong_region
@@ -354,53 +353,6 @@ class FrontShards:
         return {}
 
 
-class FrontTenants:
-    """Creates tenants: a new one is placed first, and then created on its shard."""
-
-    def __init__(
-        self,
-        context: HostContext,
-        routing: ShardRouting,
-        admission: FrontAdmission,
-        joined: Callable[[], Membership],
-    ) -> None:
-        self._context = context
-        self._routing = routing
-        self._admission = admission
-        self._joined = joined
-
-    async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        """Create a tenant or change its settings; return whether it is new."""
-        check_tenant_name(tenant)
-        calls = self._context.calls
-        known = self._context.placements.find(tenant)
-        shard = known if known is not None else await self._place(call, tenant, changes.get("regions"))
-        found: tuple[bool, TenantInfo]
-        try:
-            found = await calls.call(shard, "tenants.put", call, tenant, changes)
-        except TenantqError:
-            if known is None:
-                with contextlib.suppress(TenantqError):  # then the row stays, and the next attempt uses it
-                    await calls.query(shard, "peer.unplace", tenant)
-            raise
-        return found
-
-    async def _place(self, call: Call, tenant: str, regions: object) -> int:
-        """Return the shard of a new tenant. Raises, and has it noted, if it cannot be created anywhere."""
-        calls, fallback = self._context.calls, self._routing.number
-        await calls.call(fallback, "admission.authorize", call, tenant, "put_tenant", None)
-        allowed = [one for one in regions if isinstance(one, str)] if isinstance(regions, list) else []
-        served = {member.region for member in self._joined().view.members.values()}
-        try:
-            return await self._context.placements.place(tenant, allowed, served)
-        except TenantqError as error:
-            principal = await self._admission.identify(call, "put_tenant")
-            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
-            entry = replace(entry_of("put_tenant", "", caller, ""), outcome="refused", error_code=error.code)
-            await calls.query(fallback, "peer.note_entries", [entry])
-            raise
-
-
 class FrontService:
     """The facets of a process with many shards."""
 
@@ -429,7 +381,13 @@ class FrontService:
         cast("Any", self.status).tenant_metrics = routed(
             "status", "tenant_metrics", None, routing, context.calls, like=ServerStatus.tenant_metrics
         )
-        self.placement = PlacementAdmin(context, admission, registry, self.status.joined, background)
+        self.placement = PlacementAdmin(
+            context.placements,
+            context.calls,
+            admission,
+            ClusterPlacement(context, registry, self.status.joined),
+            background,
+        )
         self.status.placement = self.placement
         self.other_shards = FrontShards(routing, context)
         self.fleet = ClusterFleetPolls(
@@ -443,9 +401,12 @@ class FrontService:
             background,
         )
         tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
-        tenants.put = FrontTenants(context, routing, admission, self.status.joined).put
+        tenants.put = TenantCreation(context.placements, context.calls, routing, admission, self._served).put
         access: Any = getattr(self, "access")  # noqa: B009  # as above
         access.log_in = lambda call: admission.identify(call, "login")
+
+    def _served(self) -> set[str]:
+        return {member.region for member in self.status.joined().view.members.values()}
 
     def as_service(self) -> Service:
         """Return it as transports know it."""

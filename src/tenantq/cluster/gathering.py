@@ -13,7 +13,6 @@ from tenantq.backup.backups import BackupItem
 from tenantq.backup.manifest import BackupManifest
 from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
 from tenantq.cluster.credentials import ShardCredentials
-from tenantq.cluster.directory import announced
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.fleet_shares import FleetShares
 from tenantq.cluster.layout import HOME
@@ -23,6 +22,7 @@ from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import QUICK_MS, READ_MS, CallsFromShard
 from tenantq.cluster.shard_routing import RoutingDirectory, ShardRouting
 from tenantq.cluster.spread_parts import SpreadParts
+from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.reservation import Reservation
 from tenantq.errors import TenantqError, no_tenant
@@ -30,11 +30,9 @@ from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
-from tenantq.service.compliance import merged
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.part_export import PartExports
 from tenantq.service.service import Service
-from tenantq.wire.compliance import ControlItem
 from tenantq.wire.topology import ShardItem
 
 _T = TypeVar("_T")
@@ -55,6 +53,9 @@ class ShardFacts(Protocol):
     async def record_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
         """Return when the others can know which regions a tenant allows."""
 
+    def moves_on_hold(self) -> AbstractAsyncContextManager[None]:
+        """Let no tenant move between shards inside the block, so that a backup has each once. Raises Conflict if one moves."""
+
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether another shard runs, and whether it is ready."""
 
@@ -70,7 +71,7 @@ class Gathering(OtherShards):
         self._calls = calls
         self.number = directory.number
         self.service: Service
-        self.spread: SpreadParts | None = None  # once the shard is open; only in clusters
+        self.spread: SpreadParts | None = None  # once the shard is open
         self._attached = asyncio.Event()
         self.routing: ShardRouting
 
@@ -123,7 +124,7 @@ class Gathering(OtherShards):
         pages = {self.number: own, **await self._all("tenants.list_local", after, limit, figures=figures)}
         found: list[TenantInfo] = []
         for shard, page in pages.items():
-            names = set(announced(shard, (one.name for one in page)))
+            names = set(tenants_with_rows(shard, (one.name for one in page)))
             found += [one for one in page if one.name in names]
         return sorted(found, key=lambda tenant: tenant.name)[:limit]
 
@@ -204,9 +205,17 @@ class Gathering(OtherShards):
 
     # ---- backups ----
 
-    async def back_up(self, name: str, *, segments: bool) -> list[BackupManifest]:
-        """Create a backup of this name on all other shards; raise an error once all are done."""
-        return list((await self._all("backups.create_local", name, timeout_ms=None, segments=segments)).values())
+    async def back_up(
+        self, create_local: Callable[[], Awaitable[BackupManifest]], *, segments: bool
+    ) -> list[BackupManifest]:
+        """Create a backup on this shard, and one of its name on all others; raise an error once all are done.
+
+        No tenant moves meanwhile, so each is in it once. Raises Conflict if one moves already.
+        """
+        async with self._facts.moves_on_hold():
+            made = await create_local()
+            others = await self._all("backups.create_local", made.name, timeout_ms=None, segments=segments)
+        return [made, *others.values()]
 
     async def backups(self, own: Sequence[BackupItem]) -> Sequence[BackupItem]:
         """Return the backups. One of which a shard has no part comes with an error."""
@@ -227,9 +236,9 @@ class Gathering(OtherShards):
         found = (own, *(await self._all("legal_holds.first_held_local", self.number)).values())
         return min((one for one in found if one is not None), default=None)
 
-    async def compliance(self, own: Sequence[ControlItem]) -> Sequence[ControlItem]:
-        """Return the compliance controls of all shards together. Raises an error if a shard does not answer."""
-        return merged(own, *(await self._all("compliance.list_local")).values())
+    async def ask_all(self, path: str, *arguments: Any) -> list[Any]:
+        """Return what a method of the other shards returns. Raises an error if a shard does not answer."""
+        return list((await self._all(path, *arguments)).values())
 
     async def at_owner(self, tenant: str, path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
         """Call a method on the shard of a tenant. Raises NotFound if no shard has it."""

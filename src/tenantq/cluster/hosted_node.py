@@ -1,23 +1,19 @@
 """One shard of a host: its runtime, and what connects its service with the other shards."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
-from tenantq.cluster.directory import announced
 from tenantq.cluster.gathering import Gathering
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.member_queries import OtherMembers
+from tenantq.cluster.placed_tenants import PlacedTenants
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
-from tenantq.cluster.spread_parts import SpreadParts
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.placement import Topology
 from tenantq.engine.shard import Shard
-from tenantq.errors import Conflict
 from tenantq.runtime.clock import Clock
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.service import Service
@@ -65,20 +61,15 @@ class HostContext:
         self.main = asyncio.get_running_loop()
         self._lookups = CredentialLookups(memory, members, calls, clock)
         self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
-        self.moves: dict[int, TenantMoves] = {}  # by shard
-        self.spreads: dict[int, SpreadParts] = {}  # by shard
+        self.tenants: dict[int, PlacedTenants] = {}  # by shard
         calls.find, calls.refresh = placements.find, placements.refresh
 
     def look_at_moves(self) -> None:
         """Have each shard continue its moves of tenants."""
-        for number, moves in list(self.moves.items()):
+        for number, tenants in list(self.tenants.items()):
             thread = self.host.thread(number)
-            if thread is not None and moves.has_work():
-                thread.run(moves.look)
-        for number, spread in list(self.spreads.items()):
-            thread = self.host.thread(number)
-            if thread is not None and spread.changes.wanted():
-                thread.run(spread.changes.look)
+            if thread is not None and tenants.has_work():
+                thread.run(tenants.look)
 
     def directory(self, number: Callable[[], int], own: Callable[[], Container[str]] = tuple) -> TenantDirectory:
         """Return the directory as a shard with its ``own`` tenants sees it, or the transports."""
@@ -105,8 +96,7 @@ class HostedNode:
         self._runtime = runtime
         self._context = context
         self._opened = opened
-        self._moves: TenantMoves | None = None
-        self._spread: SpreadParts | None = None
+        self._tenants: PlacedTenants | None = None
         self.facets: dict[str, object] = dict(extra)
 
     @property
@@ -129,24 +119,10 @@ class HostedNode:
         service = self._runtime.service
         self.facets |= gathering.serve(service, context.credentials(number, directory))
         service.shard.state.on_fleet_work = context.on_fleet_work
-        self._moves = TenantMoves(number, self.shard, context.placements, calls)
-        self.facets |= {"arrivals": TenantArrivals(self.shard), "moves": self._moves}
-        context.moves[number] = self._moves
-        self._spread = SpreadParts(number, service, context.placements, calls)
-        self.facets |= self._spread.facets(self.facets)
-        gathering.attach(self._spread)
-        context.spreads[number] = self._spread
-        tenants = service.shard.state.catalog.tenants
-        if any(one.part is not None for one in tenants.values()):
-            await context.placements.refresh()  # so that settings reach all parts
-        for tenant in announced(number, [name for name, one in tenants.items() if one.part is None]):
-            if context.placements.find(tenant) is None:  # of a store that had no directory yet
-                await context.placements.put(tenant, number)
-        for tenant, one in list(tenants.items()):
-            if one.part is None or one.part.is_home:
-                with contextlib.suppress(Conflict):  # another member changes the row: the next opening checks it again
-                    await context.placements.record_regions(tenant, one.config.regions)  # a crash may have come first
-        self._spread.start()
+        tenants = self._tenants = context.tenants[number] = PlacedTenants(number, service, context.placements, calls)
+        self.facets |= tenants.facets(self.facets)
+        gathering.attach(tenants.spread)
+        await tenants.open()
         await self._opened()
 
     async def prepare_close(self) -> None:
@@ -156,11 +132,8 @@ class HostedNode:
     async def close(self, *, exports: bool) -> None:
         """Stop, and give the shard up."""
         try:
-            if self._spread is not None:
-                self._context.spreads.pop(self._number, None)
-                await self._spread.close()
-            if self._moves is not None:
-                self._context.moves.pop(self._number, None)
-                await self._moves.close()
+            if self._tenants is not None:
+                self._context.tenants.pop(self._number, None)
+                await self._tenants.close()
         finally:
             await self._runtime.close(exports=exports)  # in any case: it gives the shard up

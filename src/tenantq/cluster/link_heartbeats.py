@@ -9,18 +9,10 @@ from tenantq.runtime.clock import Clock, Timer
 class LinkHeartbeats:
     """Sends a heartbeat to every other process at an interval."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        interval_ms: int,
-        links: Callable[[], Iterable[Link]],
-        on_silent: Callable[[Link], None] = lambda _: None,
-    ) -> None:
-        """Prepare. ``on_silent`` is called with a link that was closed because too many heartbeats went unanswered."""
+    def __init__(self, clock: Clock, interval_ms: int, links: Callable[[], Iterable[Link]]) -> None:
         self._clock = clock
         self._interval_ms = interval_ms
         self._links = links
-        self._on_silent = on_silent
         self._timer: Timer | None = None
         self._sent_ms = clock.monotonic_ms()
 
@@ -39,5 +31,4 @@ class LinkHeartbeats:
         before, self._sent_ms = self._sent_ms, self._clock.monotonic_ms()
         is_late = self._sent_ms - before > 2 * self._interval_ms  # this process itself has stalled
         for link in self._links():
-            if link.send_heartbeat(is_late=is_late):
-                self._on_silent(link)
+            link.send_heartbeat(is_late=is_late)

@@ -115,7 +115,7 @@ class MemberLinks:
             methods, {"member": ClusterMemberQueries(memory, waits, self, host)}, self._owned, calls.release
         )
         answers.turns = turns
-        self._server = PeerServer(secret, {KIND: answers.answer}, lambda _: None)
+        self._server = PeerServer(secret, {KIND: answers.answer})
         self._client_tls = client_context()
         self._heartbeats = LinkHeartbeats(clock, HEARTBEAT_MS, self._links.values)
 

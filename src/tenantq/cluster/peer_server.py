@@ -71,17 +71,10 @@ class _ConnectedPeer:
 class PeerServer:
     """Accepts connections of the other shards, and answers their requests by the handler of each kind."""
 
-    def __init__(
-        self,
-        secret: str,
-        handlers: dict[str, Handler],
-        gone: Callable[[PeerName], None],
-        is_ready: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, secret: str, handlers: dict[str, Handler], is_ready: Callable[[], bool] = lambda: True) -> None:
         self._secret = secret
         self._is_ready = is_ready  # sent with every heartbeat
         self._handlers = handlers
-        self._gone = gone  # called when a shard's connection has ended
         self._callers: dict[PeerConnection, _ConnectedPeer] = {}
         self._connections: set[PeerConnection] = set()
         self._challenged: dict[
@@ -107,12 +100,6 @@ class PeerServer:
         for connection in list(self._connections):
             connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def drop(self, shard: PeerName) -> None:
-        """Close the connection of a shard; if it runs, it connects again."""
-        for caller in list(self._callers.values()):
-            if caller.shard == shard:
-                caller.connection.close()
 
     def _new_connection(self) -> PeerConnection:
         connection = PeerConnection(self._receive, self._lost)
@@ -224,8 +211,6 @@ class PeerServer:
             return
         for request in list(caller.requests.values()):
             _stop(request, is_gone=True)
-        if all(other.shard != caller.shard for other in self._callers.values()):  # else it has connected again
-            self._gone(caller.shard)
 
 
 def _close_unauthenticated(connection: PeerConnection) -> None:

@@ -1,133 +1,58 @@
-"""The other shards of this server, as one of them sees them: which tenants each has, and the links to them."""
+"""The other shards of this server, as one of them sees them: the links to them, and what they are told."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from tenantq.cluster.directory import Directory, announced
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.link import Link
 from tenantq.cluster.link_calls import LinkCalls, LinkedShard
 from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.shard_calls import QUICK_MS
 from tenantq.errors import TenantqError
+from tenantq.store.placement_file import tenants_moving
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable
 
     from tenantq.cluster.error_codec import NotOwner
     from tenantq.cluster.handshake import PeerName
-    from tenantq.cluster.peer_server import Handler, PeerRequest
+    from tenantq.cluster.peer_server import Handler
+    from tenantq.cluster.shard_calls import ShardCalls
     from tenantq.cluster.shard_spec import ShardSpec
-    from tenantq.runtime.clock import Clock, Timer
-
-log = logging.getLogger("tenantq.shards")
-
-CATCH_UP_MS: Final = 5_000
-"""How often a shard checks that the others know all its tenants. Each change is announced at once, so they usually do."""
+    from tenantq.cluster.tenant_directory import TenantDirectory
+    from tenantq.runtime.clock import Clock
+    from tenantq.store.placement_file import PlacementFile
 
 HEARTBEAT_MS: Final = 1_000
 """How often each other shard gets a heartbeat."""
 
-_TENANTS: Final = "tenants"
-_CHANGES: Final = "tenant_changes"
-
-
-class _TenantNames(msgspec.Struct, frozen=True, array_like=True):
-    names: list[str]
-
-
-class _TenantNameChanges(msgspec.Struct, frozen=True, array_like=True):
-    made: list[str]
-    gone: list[str]
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode_tenants: Final = msgspec.msgpack.Decoder(_TenantNames).decode
-_decode_changes: Final = msgspec.msgpack.Decoder(_TenantNameChanges).decode
-
-
-class CreatableTenants:
-    """The tenants that may be created on this shard now, because the first shard said so."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def __contains__(self, tenant: str) -> bool:
-        return tenant in self._counts
-
-    @contextlib.contextmanager
-    def including(self, tenant: str) -> Iterator[None]:
-        """Let a tenant be created inside the block."""
-        self._counts[tenant] += 1
-        try:
-            yield
-        finally:
-            self._counts[tenant] -= 1
-            if not self._counts[tenant]:
-                del self._counts[tenant]
+TOLD_MS: Final = 1_000
+"""How long a change of the directory waits for shards that do not answer. They read it later by themselves."""
 
 
 class Peers:
     """All shards but this one. Created inside the event loop, after the store is open."""
 
-    def __init__(
-        self,
-        spec: ShardSpec,
-        clock: Clock,
-        own: Callable[[], Mapping[str, Any]],
-        background: Callable[[Any], None],
-        is_ready: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Prepare. ``own`` returns this shard's tenants by name, ``is_ready`` what the others are told of this shard."""
+    def __init__(self, spec: ShardSpec, clock: Clock, is_ready: Callable[[], bool] = lambda: True) -> None:
+        """Prepare. ``is_ready`` returns what the others are told of this shard."""
         self.spec = spec
         self.number = spec.number
-        self.directory = Directory(spec.number, spec.topology, own)
-        self.creatable = CreatableTenants()
-        self._own = own
-        self._clock = clock
-        self._background = background
-        self._announced: dict[int, set[str]] = {}  # by shard: the tenants of this one that it has confirmed to know
-        self._handlers: dict[str, Handler] = {_TENANTS: self._learn_all, _CHANGES: self._learn}
-        self._server = PeerServer(spec.secret, self._handlers, self._gone, is_ready)
+        self._handlers: dict[str, Handler] = {}
+        self._server = PeerServer(spec.secret, self._handlers, is_ready)
         hello = (spec.secret, spec.number)
         self.links = {
-            number: Link(number, port, hello, self._announce_on_connect)
+            number: Link(number, port, hello, self._connected)
             for number, port in enumerate(spec.peer_ports)
             if number != spec.number
         }
-        self._announcing = {number: asyncio.Lock() for number in self.links}
         self.calls: LinkCalls  # set before the server opens
         self.hurry: Callable[[], None] = lambda: None  # each shard stays in its process
         self._all_linked = asyncio.Event()
-        self._timer: Timer | None = None
-        self._heartbeats = LinkHeartbeats(clock, HEARTBEAT_MS, self.links.values, self._disconnect)
-
-    def may_create(self, tenant: str) -> bool:
-        """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""
-        return tenant in self.creatable
-
-    async def record_regions(self, _tenant: str, _regions: tuple[str, ...]) -> None:
-        """Do nothing: all shards are on one machine."""
-
-    def is_up(self, shard: int) -> tuple[bool, bool]:
-        """Return whether another shard runs, and whether it is ready, as of its last heartbeat."""
-        link = self.links[shard]
-        is_up = link.is_up and self.directory.is_known(shard)
-        return is_up, is_up and link.is_ready
-
-    @property
-    def is_home(self) -> bool:
-        """Whether this is the first shard, which places new tenants and has the platform's keys."""
-        return self.number == HOME
+        self._heartbeats = LinkHeartbeats(clock, HEARTBEAT_MS, self.links.values)
 
     def answers(self, kind: str, handler: Handler) -> None:
         """Set the handler of a kind of request, before the server opens."""
@@ -139,11 +64,10 @@ class Peers:
         for link in self.links.values():
             link.start()
         self._check_all_linked()
-        self._check_announced()
         self._heartbeats.start()
 
     async def wait_for_all(self, wait_ms: int) -> bool:
-        """Wait until every other shard is connected and has announced its tenants; False if that takes too long."""
+        """Wait until every other shard is connected; False if that takes too long."""
         try:
             async with asyncio.timeout(wait_ms / 1_000):
                 await self._all_linked.wait()
@@ -154,10 +78,19 @@ class Peers:
     async def close(self) -> None:
         """Close all links."""
         self._heartbeats.stop()
-        if self._timer is not None:
-            self._timer.cancel()
         await asyncio.gather(*(link.close() for link in self.links.values()))
         await self._server.close()
+
+    async def _connected(self, _: Link) -> None:
+        self._check_all_linked()
+
+    def _check_all_linked(self) -> None:
+        if all(link.is_up for link in self.links.values()):
+            self._all_linked.set()
+
+    def runs(self, shard: int) -> bool:
+        """Return whether a shard runs, as far as this one knows."""
+        return shard == self.number or self.links[shard].is_up
 
     # ---- the other shards; see ``shard_calls.RemotePlaces`` and ``member_queries.OtherMembers`` ----
 
@@ -189,82 +122,52 @@ class Peers:
         """Return the answer of another shard: between two shards there is one way. Raises ShardDown."""
         return await self.query(member, path, *arguments)
 
-    # ---- tenants ----
+    # ---- the directory ----
+
+    async def tell_all(self) -> None:
+        """Return when the other running shards have read the directory, or do not answer."""
+        await asyncio.gather(*(self._tell(number) for number, link in self.links.items() if link.is_up))
+
+    async def _tell(self, shard: int) -> None:
+        with contextlib.suppress(TenantqError):
+            await self.query(shard, "process.read_directory", timeout_ms=TOLD_MS)
+
+
+class PeerFacts:
+    """What one shard tells the others, and knows about them. See ``gathering.ShardFacts``."""
+
+    def __init__(self, directory: TenantDirectory, peers: Peers, calls: ShardCalls, stored: PlacementFile) -> None:
+        self._directory, self._peers, self._calls, self._stored = directory, peers, calls, stored
+
+    def may_create(self, tenant: str) -> bool:
+        """Return whether an unknown tenant may be created on this shard. May block the shard for a moment."""
+        return self._directory.may_create(tenant)
 
     async def announce(self, tenant: str) -> None:
-        """Return when all running shards know that this one has a tenant, or has it no more."""
-        up = [link for link in self.links.values() if link.is_up]
-        await asyncio.gather(*(self._catch_up(link, tenant) for link in up), return_exceptions=True)
+        """Remove the row of a tenant that was deleted. Return when all running shards know that."""
+        await self._directory.announce(tenant)
+        await self._peers.tell_all()
 
-    async def _announce_on_connect(self, link: Link) -> None:
-        """Announce all tenants to a shard that is connected now."""
-        async with self._announcing[int(link.number)]:
-            await self._announce_all(link)
+    async def record_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
+        """Write the regions that a tenant allows into its row."""
+        await self._directory.record_regions(tenant, regions)
 
-    async def _announce_all(self, link: Link) -> None:
-        self._announced.pop(int(link.number), None)
-        names = announced(self.number, self._own())
-        self._check_all_linked()
-        await link.begin(_TENANTS, _encode(_TenantNames(names))).within(QUICK_MS)
-        self._announced[int(link.number)] = set(names)
+    def is_up(self, shard: int) -> tuple[bool, bool]:
+        """Return whether another shard runs, and whether it is ready, as of its last heartbeat."""
+        link = self._peers.links[shard]
+        return link.is_up, link.is_up and link.is_ready
 
-    async def _catch_up(self, link: Link, tenant: str | None = None) -> None:
-        """Announce the state of one tenant, or of all that a shard does not know. One at a time, so that the last one is true.
-
-        If the shard does not confirm, everything is announced again next time.
-        """
-        async with self._announcing[int(link.number)]:
-            known = self._announced.get(int(link.number))
-            if known is None:
-                await self._announce_all(link)
-                return
-            names = set(announced(self.number, self._own() if tenant is None else {tenant} & self._own().keys()))
-            gone = known - names if tenant is None else {tenant} - names
-            made = names - known if tenant is None else names
-            if not made and not gone:
-                return
-            del self._announced[int(link.number)]  # until it confirms
-            await link.begin(_CHANGES, _encode(_TenantNameChanges(list(made), list(gone)))).within(QUICK_MS)
-            known |= made
-            known -= gone
-            self._announced[int(link.number)] = known
-
-    async def _learn_all(self, request: PeerRequest) -> bytes:
-        announced_now = _decode_tenants(request.payload)
-        twice = self.directory.learn_all(int(request.shard), announced_now.names)
-        twice += [name for name in announced(self.number, self._own()) if self.directory.is_on_another_shard(name)]
-        if twice:
-            log.error("tenants that two shards have, of which one is not served: %s", ", ".join(sorted(twice)[:10]))
-        self._check_all_linked()
-        return b""
-
-    async def _learn(self, request: PeerRequest) -> bytes:
-        changes = _decode_changes(request.payload)
-        self.directory.learn(int(request.shard), changes.made, changes.gone)
-        return b""
-
-    def _gone(self, shard: PeerName) -> None:
-        self.directory.lose(int(shard))
-
-    def _check_all_linked(self) -> None:
-        if not self.directory.silent and all(link.is_up for link in self.links.values()):
-            self._all_linked.set()
-
-    def _check_announced(self) -> None:
-        """Announce what the others have missed."""
-        self._timer = self._clock.call_later(CATCH_UP_MS, self._check_announced)
-        names = set(announced(self.number, self._own()))
-        for number, link in self.links.items():
-            if link.is_up and not self._announcing[number].locked() and names != self._announced.get(number):
-                self._background(self._catch_up_later(link))
-
-    async def _catch_up_later(self, link: Link) -> None:
+    @contextlib.asynccontextmanager
+    async def moves_on_hold(self) -> AsyncIterator[None]:
+        """Let no tenant move between shards inside the block. Raises Conflict if one moves, and ShardDown."""
+        number = self._peers.number
+        await asyncio.to_thread(self._stored.hold_moves, number)
         try:
-            await self._catch_up(link)
-        except TenantqError as error:
-            log.debug("shard %s was not updated: %s", link.number, error)
-
-    def _disconnect(self, link: Link) -> None:
-        """Close also the other direction of a link that does not answer. A shard that runs connects again."""
-        self._announced.pop(int(link.number), None)
-        self._server.drop(link.number)
+            for moving in (await self._calls.query_each(range(self._calls.count), "moves.has_work")).values():
+                if isinstance(moving, TenantqError):
+                    raise moving
+                if moving:  # the directory has decided the move, and a shard has not ended it
+                    raise tenants_moving()
+            yield
+        finally:
+            await asyncio.to_thread(self._stored.release_moves, number)

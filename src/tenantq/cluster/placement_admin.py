@@ -1,28 +1,30 @@
-"""The placement of tenants and the number of shards, changed by operators through any member of the cluster."""
+"""The placement of tenants and the number of shards, changed by operators through any process with shards."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from tenantq.cluster.hosted_node import HostContext
-from tenantq.cluster.membership import HEARTBEAT_MS, Membership
+from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import Plan, current_shard, plan_dedication, plan_pin, plan_spread, plan_unpin
-from tenantq.cluster.registry import Registry
+from tenantq.cluster.shard_calls import ShardCalls
+from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.cluster.tenant_moves import MoveProgress
 from tenantq.domain.access import Principal
-from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX, SPREAD_FORMAT
+from tenantq.domain.cluster_view import Cluster
 from tenantq.domain.message import Caller
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
-from tenantq.store.cluster_rows import check_readers
 from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest, TenantMoveItem
 
 PROGRESS_MS: Final = 1_000
 ATTEMPTS: Final = 5
 """How often a change is planned again because another one came first."""
+
+KNOWN_S: Final = 0.8
+"""How long it takes at most until all processes have read a change."""
 
 CHECKS: Final = 3
 """How often a dedicated shard is checked for tenants that other members have placed there at the same time."""
@@ -38,24 +40,42 @@ class PlatformAdmission(Protocol):
         """Raise if the caller may not do this with the platform."""
 
 
+class PlacementServer(Protocol):
+    """What the placement of tenants needs to know about the server or cluster, and asks of it."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """All shards."""
+
+    def check_served(self, tenant: str, shard: int) -> None:
+        """Raise Conflict if nothing can serve a shard that a tenant is to move to."""
+
+    def check_spread(self) -> None:
+        """Raise Conflict if a process cannot serve a part of a tenant."""
+
+    async def allow_spread(self) -> None:
+        """Have programs that cannot serve a part of a tenant refuse the store from now on."""
+
+    def look(self) -> None:
+        """Have all processes read what has changed in the directory, and move tenants."""
+
+    async def grow(self, shards: int, *, dry_run: bool) -> None:
+        """Raise the number of shards, or only check that. Raises Invalid or Conflict."""
+
+
 class PlacementAdmin:
     """Shows and changes where tenants live."""
 
     def __init__(
         self,
-        context: HostContext,
+        placements: TenantPlacements,
+        calls: ShardCalls,
         admission: PlatformAdmission,
-        registry: Registry,
-        joined: Callable[[], Membership],
+        server: PlacementServer,
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Prepare. ``joined`` returns the membership, or raises Unavailable."""
-        self._context = context
-        self._placements = context.placements
-        self._admission = admission
-        self._registry = registry
-        self._joined = joined
-        self._background = background
+        self._placements, self._calls = placements, calls
+        self._admission, self._server, self._background = admission, server, background
 
     async def get(self, call: Call, tenant: str) -> PlacementReply:
         """Return where a tenant lives, and how far its move is. Raises NotFound."""
@@ -67,7 +87,7 @@ class PlacementAdmin:
         """Return the moves of tenants in progress."""
         rows = self._placements.moving()
         sources = {row.shard for row in rows.values()}
-        found = await self._context.calls.query_each(sources, "moves.progress", timeout_ms=PROGRESS_MS)
+        found = await self._calls.query_each(sources, "moves.progress", timeout_ms=PROGRESS_MS)
         progress: dict[str, MoveProgress] = {
             one.tenant: one for moves in found.values() if isinstance(moves, list) for one in moves
         }
@@ -105,19 +125,18 @@ class PlacementAdmin:
             if request.dry_run:
                 return await self._reply(tenant, plan)
             if plan and request.spread is not None and request.spread > 1:
-                await asyncio.to_thread(self._registry.raise_format, SPREAD_FORMAT)
+                await self._server.allow_spread()
             if await self._write(plan):
                 break
         else:
             raise Conflict("another request is changing the tenant's placement. Try again.", tenant=tenant)
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
-        await self._context.calls.query(
+        await self._calls.query(
             self._placements.find(tenant) or 0,
             "peer.note_entries",
             [entry_of("place_tenant", tenant, caller, _details(request))],
         )
-        self._joined().hurry()
-        self._context.look_at_moves()
+        self._server.look()
         if request.dedicated:
             self._background(self._keep_free(call, tenant, request))
         return await self._reply(tenant, plan)
@@ -125,17 +144,17 @@ class PlacementAdmin:
     async def _plan(self, call: Call, tenant: str, request: PlacementRequest) -> Plan:
         """Return the new rows, given the directory as it is now."""
         await self._placements.refresh()
-        rows, cluster = self._placements.rows(), self._joined().view.cluster
+        rows, cluster = self._placements.rows(), self._server.cluster
         if tenant not in rows:
             raise no_tenant(tenant)
-        info: TenantInfo = await self._context.calls.call(rows[tenant].shard, "tenants.get", call, tenant)
+        info: TenantInfo = await self._calls.call(rows[tenant].shard, "tenants.get", call, tenant)
         regions = info.config.regions
         if request.spread is not None:
             if any(one.moving_to is not None for one in self._placements.units(tenant).values()):
                 raise Conflict("queues of the tenant are moving. Try again later.", tenant=tenant)
             if request.spread > 1:
-                check_readers(self._joined().view.members.values(), SPREAD_FORMAT)
-                await self._context.calls.query(rows[tenant].shard, "parts.check_spreadable", tenant)
+                self._server.check_spread()
+                await self._calls.query(rows[tenant].shard, "parts.check_spreadable", tenant)
             plan = plan_spread(cluster, rows, tenant, request.spread, regions)
         elif request.dedicated:
             plan = plan_dedication(cluster, rows, tenant, request.shard, regions)
@@ -147,18 +166,8 @@ class PlacementAdmin:
         for name, row in plan.items():
             for shard in (row.moving_to, *row.next_shards):
                 if shard is not None:
-                    self._check_served(name, shard)
+                    self._server.check_served(name, shard)
         return plan
-
-    def _check_served(self, tenant: str, shard: int) -> None:
-        """Raise Conflict if no server can own a shard that a tenant is to move to."""
-        view = self._joined().view
-        region = view.cluster.region_of(shard)
-        if view.owner_of(shard) is None and region and all(one.region != region for one in view.members.values()):
-            raise Conflict(
-                f"shard {shard} is in region {region}, and no server of that region is running. Start one first.",
-                tenant=tenant,
-            )
 
     async def _write(self, plan: Plan) -> bool:
         """Write the new rows, the tenant's own first. Return False if one has changed since."""
@@ -170,18 +179,18 @@ class PlacementAdmin:
     async def _keep_free(self, call: Call, tenant: str, request: PlacementRequest) -> None:
         """Move tenants away that members have placed on the shard before they knew that it is dedicated."""
         for _ in range(CHECKS):
-            await asyncio.sleep(2 * HEARTBEAT_MS / 1_000)
+            await asyncio.sleep(KNOWN_S)
             row = self._placements.row(tenant)
             if row is None or not row.dedicated:
                 return
             await self._write(await self._plan(call, tenant, request))
-            self._context.look_at_moves()
+            self._server.look()
 
     async def _reply(self, tenant: str, plan: Plan) -> PlacementReply:
         row = plan.get(tenant) or self._placements.row(tenant)
         if row is None:
             raise no_tenant(tenant)
-        cluster = self._joined().view.cluster
+        cluster = self._server.cluster
         planned = [
             TenantMoveItem(
                 tenant=name, queue="", source=one.shard, target=one.moving_to, stage="planned", rows=0, problem=""
@@ -206,7 +215,7 @@ class PlacementAdmin:
         )
 
     async def _problem(self, tenant: str, home: int) -> str:
-        found = await self._context.calls.query_each([home], "spread.problem", tenant, timeout_ms=PROGRESS_MS)
+        found = await self._calls.query_each([home], "spread.problem", tenant, timeout_ms=PROGRESS_MS)
         problem = found[home]
         return problem if isinstance(problem, str) else ""
 
@@ -218,20 +227,12 @@ class PlacementAdmin:
         """
         await self._admission.authorize_platform(call, "grow_cluster")
         principal = await self._admission.identify(call, "grow_cluster")
-        view = self._joined().view
-        if request.shards < view.cluster.shards:
-            raise Invalid(f"shards: cannot be reduced ({request.shards}, the cluster has {view.cluster.shards}).")
-        if request.shards > CLUSTER_SHARDS_MAX:
-            raise Invalid(f"shards: above the maximum ({request.shards}, at most {CLUSTER_SHARDS_MAX}).")
-        if request.dry_run:
-            await asyncio.to_thread(self._registry.check_growth, request.shards)
-            return
-        await asyncio.to_thread(self._registry.create, request.shards, ())
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
-        details = f"{view.cluster.shards} to {request.shards} shards"
-        entry = entry_of("grow_cluster", "", caller, details)
-        await self._context.calls.query(0, "peer.note_entries", [entry])
-        self._joined().hurry()
+        before = self._server.cluster.shards
+        await self._server.grow(request.shards, dry_run=request.dry_run)
+        if not request.dry_run:
+            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            entry = entry_of("grow_cluster", "", caller, f"{before} to {request.shards} shards")
+            await self._calls.query(HOME, "peer.note_entries", [entry])
 
 
 def _details(request: PlacementRequest) -> str:

@@ -87,6 +87,18 @@ class ForwardedCalls(Protocol):
     async def call(self, owner: int, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Any:
         """Execute a method on another shard and return its result; raise what it raised, or ShardDown."""
 
+    async def call_here(
+        self,
+        method: Callable[..., Awaitable[Any]],
+        owner: int,
+        path: str,
+        call: Call,
+        /,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        """Execute a method of this shard and return its result; follow the tenant if it moves to another one."""
+
 
 def routed_methods(name: str, facet: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the methods of a facet class that the owner of their tenant executes."""
@@ -100,9 +112,10 @@ def routed_methods(name: str, facet: type) -> Iterator[tuple[str, Callable[..., 
 class RoutedFacet:
     """A facet whose asynchronous methods are executed by the owner of their tenant. Everything else is the local facet's."""
 
-    def __init__(self, name: str, local: object, routing: ShardRouting, calls: ForwardedCalls) -> None:
+    def __init__(self, name: str, kind: type, local: object, routing: ShardRouting, calls: ForwardedCalls) -> None:
+        """``local`` is the facet of this shard, which may share its changes with other parts; ``kind`` is its class."""
         self._local = local
-        for method, _ in routed_methods(name, type(local)):
+        for method, _ in routed_methods(name, kind):
             setattr(self, method, routed(name, method, getattr(local, method), routing, calls))
 
     def __getattr__(self, name: str) -> Any:
@@ -140,7 +153,7 @@ def routed(
         tenant = (arguments[0] if arguments else options["tenant"]) if has_tenant else fixed
         owner = routing.known_owner(call, tenant, queue_of(arguments, options))
         if local is not None and owner == routing.number:
-            return local(call, *arguments, **options)
+            return calls.call_here(local, owner, path, call, *arguments, **options)
         return forward(owner, call, tenant, arguments, options)
 
     async def forward(
@@ -149,19 +162,24 @@ def routed(
         if owner is None:
             owner = await routing.find_owner(call, tenant, queue_of(arguments, options))
         if local is not None and owner == routing.number:
-            return await local(call, *arguments, **options)
+            return await calls.call_here(local, owner, path, call, *arguments, **options)
         return await calls.call(owner, path, call, *arguments, **options)
 
     return route
 
 
 def routed_service(
-    service: Service, routing: ShardRouting, calls: ForwardedCalls, fleet: ClusterFleetPolls, creation: TenantCreation
+    service: Service,
+    facets: Mapping[str, object],
+    routing: ShardRouting,
+    calls: ForwardedCalls,
+    fleet: ClusterFleetPolls,
+    creation: TenantCreation,
 ) -> Service:
-    """Return the service as transports of this shard use it."""
+    """Return the service as transports of this shard use it. ``facets`` are by name what executes calls for this shard."""
     found = copy.copy(service)
-    for name in FACETS:
-        setattr(found, name, RoutedFacet(name, getattr(service, name), routing, calls))
+    for name, kind in FACETS.items():
+        setattr(found, name, RoutedFacet(name, kind, facets[name], routing, calls))
     found.admission = cast("Any", RoutedAdmission(service, routing, calls))
     found.fleet = cast("Any", fleet)
     cast("Any", found.tenants).put = creation.put

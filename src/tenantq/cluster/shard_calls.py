@@ -21,7 +21,10 @@ _R = TypeVar("_R")
 log = logging.getLogger("tenantq.shards")
 
 HOLD_MS: Final = 6_000
-"""How long a call waits for a shard that is on its way to another member. A takeover takes up to 4 seconds."""
+"""How long a call waits for a tenant on its way to another shard, or a shard on its way to another member.
+
+A takeover takes up to 4 seconds.
+"""
 
 HELD_MAX: Final = 10_000
 """Calls that wait for a shard at a time; one more is refused."""
@@ -66,7 +69,7 @@ class ShardCalls:
     """Calls shards from the main event loop. A call that has not begun follows its shard to another process."""
 
     def __init__(self, host: LocalShards, clock: Clock, count: int, hold_ms: int = HOLD_MS) -> None:
-        """Prepare calls of ``count`` shards. ``hold_ms`` 0: shards stay in their processes, and no call waits for one."""
+        """Prepare calls of ``count`` shards. ``hold_ms`` 0: shards stay in their processes, and calls wait for tenants only."""
         self.host = host
         self.count = count
         self.hold_ms = hold_ms
@@ -115,7 +118,7 @@ class ShardCalls:
                     place = None if self._place(owner) == place else place
                 except TenantMoved as error:
                     if not follows:  # a poll may have waited for long
-                        follows, held_until_ms = True, self._clock.monotonic_ms() + self.hold_ms
+                        follows, held_until_ms = True, self._clock.monotonic_ms() + HOLD_MS
                     before, owner = owner, await self._follow(error)
                     place = None if owner == before else place
                 else:
@@ -127,6 +130,25 @@ class ShardCalls:
                     options["wait_ms"] = max(0, wait_ms - (self._clock.monotonic_ms() - started_ms))
             if place is None or self._place(owner) is None:
                 await self.hold(owner, held_until_ms)
+
+    async def call_here(
+        self,
+        method: Callable[..., Awaitable[Any]],
+        owner: int,
+        path: str,
+        call: Call,
+        /,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        """Execute a method of a shard on this event loop, and follow the tenant if it moves."""
+        started_ms = self._clock.monotonic_ms()
+        try:
+            return await method(call, *arguments, **options)
+        except TenantMoved:
+            if wait_ms := options.get("wait_ms"):
+                options["wait_ms"] = max(0, wait_ms - (self._clock.monotonic_ms() - started_ms))
+            return await self.call(owner, path, call, *arguments, **options)
 
     async def _follow(self, error: TenantMoved) -> int:
         """Return the shard of a tenant that has left the one that was called. Raises NotFound if it was deleted."""

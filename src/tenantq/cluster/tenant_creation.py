@@ -1,93 +1,75 @@
-"""Creation of tenants on a server with several shards: the first shard decides where each goes, and has it created there."""
+"""Creation of tenants on a server with several shards: a new one is placed first, and then created on its shard."""
 
-import asyncio
-from typing import Any
+import contextlib
+from collections.abc import Callable, Container
+from typing import Any, Protocol
 
-from tenantq.cluster.layout import HOME
-from tenantq.cluster.peers import Peers
+from msgspec.structs import replace
+
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_routing import ShardRouting
-from tenantq.errors import Invalid
+from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.domain.access import Principal
+from tenantq.domain.message import Caller
+from tenantq.domain.names import check_tenant_name
+from tenantq.errors import NotFound, TenantqError
+from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
-from tenantq.service.service import Service
+
+
+class Identification(Protocol):
+    """Finds out who calls."""
+
+    async def identify(self, call: Call, action: str) -> Principal:
+        """Return the caller's principal; raise Unauthenticated, and note it, if the credential is not valid."""
 
 
 class TenantCreation:
-    """Creates and changes tenants. Other shards call ``put_forwarded``, ``create_here`` and ``change_here``."""
+    """Creates and changes tenants, on whichever shard they are or go to."""
 
-    def __init__(self, service: Service, peers: Peers, routing: ShardRouting, calls: ShardCalls) -> None:
-        self._service = service
-        self._peers = peers
-        self._directory = peers.directory
-        self._routing = routing
-        self._calls = calls
-        self._locks: dict[str, asyncio.Lock] = {}  # one creation of a name at a time
+    def __init__(
+        self,
+        placements: TenantPlacements,
+        calls: ShardCalls,
+        routing: ShardRouting,
+        admission: Identification,
+        served: Callable[[], Container[str]],
+    ) -> None:
+        """Prepare. ``served`` returns the regions that have servers."""
+        self._placements, self._calls, self._routing = placements, calls, routing
+        self._admission, self._served = admission, served
 
     async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        """Create a tenant or change its settings, on whichever shard it is or goes to; return whether it is new."""
-        if self._peers.is_home:
-            return await self._put_at_home(call, tenant, changes)
-        owner = self._routing.known_owner(call, tenant)
-        if owner is None:
-            owner = HOME if self._directory.is_known(HOME) else await self._routing.find_owner(call, tenant)
-        if owner == self._peers.number:
-            return await self.change_here(call, tenant, changes)
-        return await self._forward(owner, "put_forwarded", call, tenant, changes)
-
-    async def put_forwarded(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        """Do the same for another shard, which may not know yet that the tenant is gone, or where it is now."""
-        if self._peers.is_home:
-            return await self._put_at_home(call, tenant, changes)
-        if self._routing.owns(tenant):
-            return await self.change_here(call, tenant, changes)
-        return await self._forward(HOME, "put_forwarded", call, tenant, changes)
-
-    async def _forward(
-        self, owner: int, method: str, call: Call, tenant: str, changes: dict[str, Any]
-    ) -> tuple[bool, TenantInfo]:
-        found: tuple[bool, TenantInfo] = await self._calls.call(
-            owner, f"tenant_creation.{method}", call, tenant, changes
-        )
+        """Create a tenant or change its settings; return whether it is new."""
+        check_tenant_name(tenant)
+        known, shard = self._placements.find(tenant), self._routing.known_owner(call, tenant)
+        if known is None:
+            shard = await self._place(call, tenant, changes.get("regions"))
+        elif shard is None:
+            shard = await self._routing.find_owner(call, tenant)
+        found: tuple[bool, TenantInfo]
+        try:
+            found = await self._calls.call(shard, "tenants.put", call, tenant, changes)
+        except TenantqError:
+            if known is None:
+                with contextlib.suppress(TenantqError):  # then the row stays, and the next attempt uses it
+                    await self._calls.query(shard, "peer.unplace", tenant)
+            raise
         return found
 
-    async def _put_at_home(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        await self._service.admission.authorize(call, tenant, "put_tenant", None)
-        lock = self._locks.setdefault(tenant, asyncio.Lock())
+    async def _place(self, call: Call, tenant: str, regions: object) -> int:
+        """Return the shard of a new tenant. Raises, and has it noted, if it cannot be created anywhere."""
+        calls, fallback = self._calls, self._routing.number
         try:
-            async with lock:
-                owner = self._directory.find(tenant)
-                if owner is None or not self._directory.is_known(owner):
-                    self._directory.check_whole()  # an unknown name may be a tenant of a shard that does not run
-                    owner = self._directory.find(tenant)
-                method = self.change_here if owner is not None else self.create_here
-                if owner is None:
-                    owner = self._place(tenant, changes)
-                if owner == self._peers.number:
-                    return await method(call, tenant, changes)
-                return await self._forward(owner, method.__name__, call, tenant, changes)
-        finally:
-            if not lock.locked():
-                self._locks.pop(tenant, None)
-
-    def _place(self, tenant: str, changes: dict[str, Any]) -> int:
-        """Return the shard for a new tenant; this one if no shard is in its regions, so that it refuses the tenant."""
-        regions = changes.get("regions")
-        allowed = tuple(one for one in regions if type(one) is str) if isinstance(regions, list) else ()
+            await calls.call(fallback, "admission.authorize", call, tenant, "put_tenant", None)
+        except NotFound:  # an earlier tenant of this name has left that shard, and was deleted
+            await calls.call(fallback, "admission.authorize", call, "", "put_tenant", None)
+        allowed = [one for one in regions if isinstance(one, str)] if isinstance(regions, list) else []
         try:
-            return self._directory.place(tenant, allowed)
-        except Invalid:
-            return self._peers.number
-
-    async def create_here(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        """Create a tenant on this shard, for the first shard, which knows that no other shard has it."""
-        self._directory.learn_own(tenant)
-        with self._peers.creatable.including(tenant):
-            return await self.change_here(call, tenant, changes)
-
-    async def change_here(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        """Change a tenant of this shard. One that was deleted meanwhile is not created again."""
-        try:
-            return await self._service.tenants.put(call, tenant, changes)
-        finally:
-            if self._routing.owns(tenant):
-                await self._peers.announce(tenant)
+            return await self._placements.place(tenant, allowed, self._served())
+        except TenantqError as error:
+            principal = await self._admission.identify(call, "put_tenant")
+            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            entry = replace(entry_of("put_tenant", "", caller, ""), outcome="refused", error_code=error.code)
+            await calls.query(fallback, "peer.note_entries", [entry])
+            raise

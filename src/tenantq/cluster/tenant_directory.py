@@ -1,16 +1,18 @@
-"""Which shard has which tenant, for all shards of a cluster and for the transports of its members."""
+"""Which shard has which tenant, for all shards of a server or cluster and for transports without a shard."""
 
 import asyncio
 import threading
 import time
 from collections.abc import Callable, Container, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 import msgspec
 
+from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import dedicated_shards
-from tenantq.cluster.registry import Registry
+from tenantq.cluster.registry import PlacementRows
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import (
@@ -28,12 +30,18 @@ ATTEMPTS: Final = 5
 """How often a row is written that others change at the same time."""
 
 
+def tenants_with_rows(number: int, names: Iterable[str]) -> list[str]:
+    """Return the tenants of a shard that have directory rows: not its probe tenants, and 'default' only on shard 0."""
+    hidden = {*PROBE_TENANTS, *(() if number == HOME else (DEFAULT_TENANT,))}
+    return [name for name in names if name not in hidden]
+
+
 class TenantPlacements:
     """The directory rows of all tenants, kept in memory. Reading is safe from any thread."""
 
-    def __init__(self, registry: Registry, cluster: Cluster) -> None:
+    def __init__(self, stored: PlacementRows, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._registry = registry
+        self._stored = stored
         self._rows: dict[str, TenantPlacement] = {}
         self._marked: set[str] = set()  # tenants that move, are spread over shards, or have a shard of their own
         self._units: dict[str, set[str]] = {}  # by tenant: the rows of its queues
@@ -91,9 +99,9 @@ class TenantPlacements:
             if self._read_at > since:
                 return
             self._read_at = time.monotonic()
-            found = self._registry.placement_changes(self.version) if self.version else None
+            found = self._stored.placement_changes(self.version) if self.version else None
             if found is None:
-                self.version, self._rows = self._registry.placements()
+                self.version, self._rows = self._stored.placements()
                 self._marked = {tenant for tenant, row in self._rows.items() if _is_marked(row)}
                 self._units = {}
                 for name in self._rows:
@@ -146,7 +154,7 @@ class TenantPlacements:
         if not shards:
             known = ", ".join(self.cluster.regions) or "none"
             raise Invalid(
-                f"regions: no shard is in {', '.join(allowed)}. The cluster has shards in these regions: {known}.",
+                f"regions: no shard is in {', '.join(allowed)}. There are shards in these regions: {known}.",
                 tenant=tenant,
             )
         return await self.put(tenant, shards[jump_hash(tenant_key(tenant), len(shards))], allowed)
@@ -154,22 +162,22 @@ class TenantPlacements:
     async def put(self, tenant: str, shard: int, regions: tuple[str, ...] = ()) -> int:
         """Place a tenant on a shard unless it has a place already; return its shard."""
         wanted = TenantPlacement(shard=shard, regions=regions)
-        row = await asyncio.to_thread(self._registry.place_tenant, tenant, wanted)
+        row = await asyncio.to_thread(self._stored.place_tenant, tenant, wanted)
         self._keep(tenant, row)
         return row.shard
 
     async def put_unit(self, unit: str, row: TenantPlacement) -> None:
         """Write the row of a group of queues that has none."""
-        self._keep(unit, await asyncio.to_thread(self._registry.place_tenant, unit, row))
+        self._keep(unit, await asyncio.to_thread(self._stored.place_tenant, unit, row))
 
     async def remove_unit(self, unit: str) -> None:
         """Delete the row of a group of queues that is where its hash says."""
-        await asyncio.to_thread(self._registry.remove_tenant, unit)
+        await asyncio.to_thread(self._stored.remove_tenant, unit)
         self._keep(unit, None)
 
     async def replace(self, tenant: str, row: TenantPlacement) -> TenantPlacement | None:
         """Replace the row that has the version of ``row``; return the new one, or None if it has another version."""
-        stored = await asyncio.to_thread(self._registry.move_tenant, tenant, row, row.version)
+        stored = await asyncio.to_thread(self._stored.move_tenant, tenant, row, row.version)
         if stored is not None:
             self._keep(tenant, stored)
         return stored
@@ -188,7 +196,7 @@ class TenantPlacements:
     async def remove(self, tenant: str) -> None:
         """Forget a tenant that was deleted, and its queues; or one of its queues, by the name of its row."""
         for name in (*self.units(tenant), tenant):
-            await asyncio.to_thread(self._registry.remove_tenant, name)
+            await asyncio.to_thread(self._stored.remove_tenant, name)
             self._keep(name, None)
 
 
@@ -205,10 +213,15 @@ class TenantDirectory:
         fallback: Callable[[], int],
         topology: Callable[[], Topology],
         own: Callable[[], Container[str]] = tuple,
+        runs: Callable[[int], bool] = lambda _: True,
     ) -> None:
-        """Prepare. ``fallback`` returns the shard that refuses calls that no shard can answer, ``own`` its tenants."""
+        """Prepare. ``fallback`` returns the shard that refuses calls that no shard can answer, ``own`` its tenants.
+
+        ``runs`` returns whether a shard runs that stays in its process. In a cluster, calls follow a shard to its owner.
+        """
         self._placements = placements
         self._own = own
+        self._runs = runs
         self._fallback = fallback
         self._topology = topology
 
@@ -227,18 +240,24 @@ class TenantDirectory:
         return self.number if tenant in PROBE_TENANTS else self._placements.find(tenant, queue)
 
     def is_known(self, shard: int) -> bool:
-        """Return whether there is such a shard. Calls follow it to its owner."""
-        return 0 <= shard < len(self.topology.shards)
+        """Return whether there is such a shard, and it runs or has an owner to wait for."""
+        return 0 <= shard < len(self.topology.shards) and self._runs(shard)
 
     async def refresh(self) -> None:
         """Read what has changed, because a tenant is not known."""
         await self._placements.refresh()
 
     def check_whole(self) -> None:
-        """Do nothing: the directory knows all tenants."""
+        """Raise ShardDown unless all shards run: an unknown name gets the same reply as a tenant of one that does not."""
+        for shard in range(len(self.topology.shards)):
+            if not self._runs(shard):
+                raise shard_down(shard)
 
     def check_reachable(self, tenant: str) -> None:
-        """Do nothing: calls wait for a shard that is on its way."""
+        """Raise ShardDown for a tenant whose shard does not run."""
+        shard = self.find(tenant)
+        if shard is not None and not self.is_known(shard):
+            raise shard_down(shard)
 
     # ---- for the service of a shard ----
 
@@ -258,6 +277,10 @@ class TenantDirectory:
     async def record_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
         """Write the regions that a tenant allows into its row. The other servers read it with their next heartbeat."""
         await self._placements.record_regions(tenant, regions)
+
+    def moves_on_hold(self) -> AbstractAsyncContextManager[None]:
+        """Do nothing: a store that servers share has its own backups."""
+        return nullcontext()
 
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether a shard has an owner."""

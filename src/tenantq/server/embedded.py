@@ -15,6 +15,7 @@ from tenantq.server.transports import ListeningServer
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
+from tenantq.store.placement_file import remove_placements
 
 
 class Server(ListeningServer):
@@ -71,14 +72,17 @@ class Server(ListeningServer):
             raise Conflict(f"{self._home} has {count} shards, but this process serves one. Use tenantq serve.")
         if self._spec is not None:
             self._node = ClusterNode(self._spec, self.shard, self.clock, runtime.in_background, COOLDOWNS)
+            await self._node.read_directory()
         if self.telemetry is not None:
             runtime.tracing = self.telemetry.calls
         await runtime.open(self._node.other_shards if self._node is not None else None)
+        if self._spec is None:
+            remove_placements(self._home)  # of the time when there were more shards
         if self._sockets is None:
             transports.open()
         await runtime.bootstrap(self._admin_token, self._show_token)
         turns = Turns(asyncio.get_running_loop())
-        service = self._node.join(self.service, turns) if self._node is not None else self.service
+        service = await self._node.join(self.service, turns) if self._node is not None else self.service
         cooldowns = sqs_cooldowns(self.settings.sqs, self.clock)
         if self._node is not None:
             cooldowns = {name: self._node.routed(name, one) for name, one in cooldowns.items()}
@@ -99,7 +103,11 @@ class Server(ListeningServer):
 
     async def _close(self, grace_ms: int | None) -> None:  # noqa: ARG002  # the requests in flight have finished
         """Write pending journal entries, and close the store."""
-        if self._node is not None:
-            node, self._node = self._node, None
-            await node.close()
-        await self.runtime.close()
+        node, self._node = self._node, None
+        try:
+            if node is not None:
+                await node.close()
+            await self.runtime.close()
+        finally:
+            if node is not None:
+                node.close_directory()

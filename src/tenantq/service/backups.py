@@ -25,8 +25,9 @@ class ServerBackups:
         """Back up everything that was acknowledged before this call, on all shards, while the server keeps working."""
         caller = await self._admission.admit_platform(call, "create_backup")
         with self._admission.notes.noting_failure(caller, "", "create_backup"):
-            made = await self.create_local(name, segments=segments)
-            parts = await self._other_shards.back_up(made.name, segments=segments)
+            made, *parts = await self._other_shards.back_up(
+                lambda: self.create_local(name, segments=segments), segments=segments
+            )
             files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
             made = msgspec.structs.replace(made, files={**made.files, **files})
         details = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"

@@ -161,11 +161,24 @@ class Erasures:
                 continue
             return msgspec.structs.replace(erased, counts=_summed(erased.counts, parts))
 
+    async def drop_backup_keys_local(self, tenant_id: int) -> bool:
+        """Delete the data keys of a tenant next to this shard's backups, for the shard that has erased it."""
+        if self._backups is not None:
+            await self._backups.drop_data_keys(tenant_id)
+        return True
+
     async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
         """Return the signed certificate, or the unsigned one if deleted rows are still held; the next attempt follows."""
         with self._retrying(erased.id):
             if self._backups is not None:
                 await self._backups.refresh_data_keys()
+            if self._backups is not None and not self._backups.elsewhere:
+                try:
+                    await self._other_shards.ask_all("erasures.drop_backup_keys_local", erased.tenant_id)
+                except TenantqError as error:
+                    log.warning("backups of other shards may still contain data keys of an erased tenant: %s", error)
+                    self._retry_later()
+                    return erased
             if not await self._shard.erasure.erase_bytes(erased.tenant_id):
                 self._retry_later()
                 return erased

@@ -15,7 +15,6 @@ from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
 from tenantq.service.part_export import PartExports
-from tenantq.wire.compliance import ControlItem
 from tenantq.wire.topology import ShardItem
 
 _T = TypeVar("_T")
@@ -78,10 +77,12 @@ class OtherShards:
         """Return all certificates by time."""
         return own
 
-    async def back_up(self, _name: str, *, segments: bool) -> list[BackupManifest]:
-        """Create a backup of this name on every other shard, with exported segments if ``segments`` is set."""
+    async def back_up(
+        self, create_local: Callable[[], Awaitable[BackupManifest]], *, segments: bool
+    ) -> list[BackupManifest]:
+        """Create a backup on this shard, and one of its name on every other, with exported segments if ``segments`` is set."""
         del segments
-        return []
+        return [await create_local()]
 
     async def backups(self, own: Sequence[BackupItem]) -> Sequence[BackupItem]:
         """Return the backups of which every shard has its part."""
@@ -95,9 +96,9 @@ class OtherShards:
         """Return the first record of this shard that a legal hold of any shard's tenants covers."""
         return own
 
-    async def compliance(self, own: Sequence[ControlItem]) -> Sequence[ControlItem]:
-        """Return the compliance controls of all shards together."""
-        return own
+    async def ask_all(self, _path: str, *_arguments: Any) -> list[Any]:
+        """Return what the method at ``_path`` of the other shards returns. Raises an error if a shard does not answer."""
+        return []
 
     async def at_owner(self, _tenant: str, _path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
         """Call a method on the shard of a tenant, or of the platform if it is empty. ``local`` is the method of this shard."""

@@ -1,4 +1,4 @@
-"""The placement of tenants, as a server without a cluster answers."""
+"""The placement of tenants, as a server with one shard answers."""
 
 from typing import NoReturn
 
@@ -9,7 +9,7 @@ from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest
 
 
 class NoPlacement:
-    """Refuses all changes: only a cluster moves tenants between its shards. See ``cluster.placement_admin``."""
+    """Refuses all changes: there is no other shard. See ``cluster.placement_admin``."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -29,5 +29,6 @@ class NoPlacement:
     async def _refuse(self, call: Call, action: str, tenant: str) -> NoReturn:
         await self._admission.admit_platform(call, action, tenant)
         raise Conflict(
-            "this server is not part of a cluster. Start it with --store to form one.", tenant=tenant or None
+            "this server has one shard. Start it with --shards, or with --store to form a cluster.",
+            tenant=tenant or None,
         )

@@ -49,6 +49,11 @@ class ServerStatus:
         """What a reply guarantees: "fsync" or "os"."""
         return self._shard.settings.durability
 
+    @property
+    def server_id(self) -> str:
+        """The id of the key that signs the journal of all shards of this server."""
+        return self._signing_key.public.id if self._signing_key is not None else ""
+
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of all shards in the text format of Prometheus."""
         caller = await self._admission.admit_platform(call, "metrics")
@@ -73,7 +78,7 @@ class ServerStatus:
         name, region = settings.name or self._shard.name, settings.region or ""
         return TopologyReply(
             shards=self._other_shards.shards(ShardItem(name=name, region=region, address=settings.address or "")),
-            server=self._signing_key.public.id if self._signing_key is not None else "",
+            server=self.server_id,
             version=VERSION,
             format=FORMAT,
             now=self._shard.state.wall_ms(),
@@ -81,14 +86,16 @@ class ServerStatus:
         )
 
     async def cluster(self, call: Call) -> ClusterReply:
-        """Raise Conflict: a server on its embedded store is no member of a cluster."""
+        """Raise Conflict: this server has one shard."""
         await self._admission.admit_platform(call, "get_cluster")
-        raise Conflict("this server is not part of a cluster. Start it with --store to form one.")
+        raise Conflict("this server has one shard. Start it with --shards, or with --store to form a cluster.")
 
     async def drain_member(self, call: Call, member_id: str, *, drain: bool) -> ClusterReply:  # noqa: ARG002  # as above
-        """Raise Conflict: see ``cluster``."""
+        """Raise Conflict: only members of a cluster hand their shards over."""
         await self._admission.admit_platform(call, "drain_member")
-        raise Conflict("this server is not part of a cluster. Start it with --store to form one.")
+        raise Conflict(
+            "shards of the embedded store stay in their processes. Only members of a cluster can be drained."
+        )
 
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and if not, why. No credential is needed."""

@@ -19,6 +19,9 @@ from tenantq.store.keys import from_be64
 from tenantq.store.sync_marker import SyncMarkerFile, read_beat
 
 FORMAT: Final = 1
+SPREAD_FORMAT: Final = 2
+"""The format since the first tenant was spread over shards. Programs that do not know parts of tenants refuse it."""
+
 STAGE: Final = "checkpoint.new"
 """The directory of a checkpoint while it is copied. One that a crash left is removed on opening."""
 EXAMINED: Final = "checkpoint.examined-"
@@ -30,6 +33,9 @@ _BEFORE_STORE: Final = {
     "keyring.json.lock",
     "keyring.key",
     "key_maker",
+    "directory.db",
+    "directory.db-shm",
+    "directory.db-wal",
 }  # may exist before the store
 
 
@@ -57,8 +63,15 @@ def check_format(path: Path, *, read_only: bool) -> None:
         found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"{file} is unreadable: {error}") from error
-    if found.format != FORMAT or found.product != "tenantq":
-        raise StoreFormat(f"{path} is of format {found.format}; this program reads format {FORMAT}")
+    if found.format not in {FORMAT, SPREAD_FORMAT} or found.product != "tenantq":
+        raise StoreFormat(
+            f"{path} is of format {found.format}; this program reads formats {FORMAT} and {SPREAD_FORMAT}"
+        )
+
+
+def raise_format(path: Path) -> None:
+    """Have programs that do not know parts of tenants refuse a store."""
+    write_durably(path / "format", msgspec.json.encode(FormatFile(SPREAD_FORMAT)))
 
 
 def open_database(

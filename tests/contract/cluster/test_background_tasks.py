@@ -94,7 +94,7 @@ async def test_link_reconnects_after_an_internal_error(
 
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer("secret", {}, lambda _: None)
+        server = PeerServer("secret", {})
         await server.open(sock)
         link = Link("b", sock.getsockname()[1], ("secret", "a"), begun)
         link.start()

@@ -109,7 +109,7 @@ async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedS
         )
         assert await put("acme", regions=["mars"]) == (
             422,
-            "regions: no shard is in mars. The cluster has shards in these regions: eu, us.",
+            "regions: no shard is in mars. There are shards in these regions: eu, us.",
         )
         assert (await put("acme", weight=-1))[0] == 422
         assert (await put("acme", regions=5))[0] == 422

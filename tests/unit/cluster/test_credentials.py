@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
-from tenantq.cluster.directory import Directory
 from tenantq.cluster.gathering import STEPS_MAX, audit_page
 from tenantq.cluster.handshake import PeerName
 from tenantq.cluster.link_calls import LinkCalls
@@ -27,6 +26,7 @@ from tenantq.errors import ShardDown, Unauthenticated
 from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tests.unit.cluster.directories import directory_of
 from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ HOUR_MS = 3_600_000
 def _peers(clock: ManualClock, number: int = 1) -> Peers:
     """Return the peers of a shard before any of them has answered."""
     spec = ShardSpec(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
-    return Peers(spec, clock, dict, lambda _: None)
+    return Peers(spec, clock)
 
 
 class RemoteBook:
@@ -129,16 +129,18 @@ async def test_a_tenant_of_unknown_location_is_not_treated_as_local(clock: Manua
     calls.remote = peers
     peers.calls = LinkCalls(shard_methods({}, {}), calls.release, lambda _: None)
     lookups = CredentialLookups(ShardMemory(here, clock), peers, calls, clock)
-    gate.other_shards = ShardCredentials(1, peers.directory, lookups, asyncio.get_running_loop())
+    homes, running = dict[str, int](), {1}
+    directory = directory_of(1, Topology(SHARDS), homes, running.__contains__)
+    gate.other_shards = ShardCredentials(1, directory, lookups, asyncio.get_running_loop())
     token = signed(claims(clock, tenant="acme", jti="one"))
     assert not gate.other_shards.is_here("acme")
     with pytest.raises(ShardDown):
         await gate.authenticate(token, None)
-    for number in (0, 2):
-        peers.directory.learn_all(number, [])
+    running |= {0, 2}
     assert (await gate.authenticate(token, None)).tenant == "acme"
     clock.advance(REMOTE_TRUST_MS)
-    peers.directory.learn(2, ["acme"], [])
+    homes["acme"] = 2
+    await directory.refresh()
     with pytest.raises(ShardDown):  # the owner is known now, and its shard does not answer
         await gate.authenticate(token, None)
 
@@ -195,18 +197,6 @@ async def test_concurrent_lookups_of_a_key_share_one_request(
     assert lookups.is_unknown(b"nobody's")
     clock.advance(REMOTE_TRUST_MS)
     assert not lookups.is_unknown(b"nobody's")
-
-
-def test_all_shards_agree_on_the_owner_of_a_duplicate_tenant_name() -> None:
-    """The lower shard number wins, until this shard claims the tenant itself."""
-    mine = {"both"}
-    directory = Directory(1, Topology(SHARDS), lambda: mine)
-    directory.learn_all(2, ["both"])
-    assert directory.find("both") == 1
-    directory.learn_all(0, ["both"])
-    assert directory.find("both") == 0
-    directory.learn_own("both")
-    assert directory.find("both") == 1
 
 
 async def test_a_long_audit_search_without_results_returns_a_cursor() -> None:

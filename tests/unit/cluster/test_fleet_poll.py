@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tenantq.cluster.directory import Directory
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.domain.access import Principal
@@ -17,6 +16,7 @@ from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import Forbidden, ShardDown, Unauthenticated
 from tenantq.runtime.clock import ManualClock
 from tenantq.service.call import Call
+from tests.unit.cluster.directories import directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -38,6 +38,7 @@ class Shards:
         self.messages = list(messages)
         self.refused: dict[int, list[str]] = {}
         self.is_stranger = False
+        self.silent = set[int]()
         self.hangs = -1
         self.is_hanging = asyncio.Event()
         self.calls: list[tuple[int, str]] = []
@@ -73,9 +74,8 @@ class Shards:
         def background(work: Coroutine[Any, Any, None]) -> None:
             self.tasks.append(asyncio.get_running_loop().create_task(work))
 
-        directory = Directory(0, Topology(tuple(TopologyShard(str(number)) for number in range(3))), dict)
-        for number in (1, 2):
-            directory.learn_all(number, [f"of-{number}"])
+        topology = Topology(tuple(TopologyShard(str(number)) for number in range(3)))
+        directory = directory_of(0, topology, {"of-1": 1, "of-2": 2}, lambda shard: shard not in self.silent)
         weights = {number: 1 for number, count in enumerate(self.messages) if count}
         return ClusterFleetPolls(
             cast("ShardCalls", self),
@@ -124,7 +124,7 @@ async def test_a_poll_of_a_tenant_that_a_silent_shard_may_have_is_unavailable() 
     """The name may be known again when the shard is back. Without a valid credential it is refused like any other."""
     shards = Shards(0, 1, 1)
     polls = shards.polls()
-    cast("Directory", polls._directory).lose(1)
+    shards.silent = {1}
     with pytest.raises(ShardDown):
         await polls.poll(CALL, "mail", tenants=["nobody"])
     shards.is_stranger = True

@@ -33,7 +33,7 @@ async def test_requests_travel_over_tls(tmp_path: Path) -> None:
     """With a certificate that only the server's user can read."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer(SECRET, {"kind": _answer}, lambda _: None)
+        server = PeerServer(SECRET, {"kind": _answer})
         await server.open(sock, LinkCertificate(tmp_path))
         assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
         link = Link("b", sock.getsockname()[1], (SECRET, "a"), _begun, tls=client_context())
@@ -49,7 +49,7 @@ async def test_a_relay_with_its_own_certificate_is_detected(tmp_path: Path) -> N
     (tmp_path / "relay").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer(SECRET, {"kind": _answer}, lambda _: None)
+        server = PeerServer(SECRET, {"kind": _answer})
         await server.open(sock, LinkCertificate(tmp_path))
         passed = asyncio.Event()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +24,7 @@ from tenantq.runtime.loop_slices import SLICE_BYTES
 from tests.unit.client.doubles import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator
 
 SECRET = "known to all shards"  # noqa: S105  # of links that live as long as a test
 
@@ -85,7 +84,7 @@ async def linked_peers() -> AsyncIterator[tuple[Peer, PeerServer, Link]]:
     peer = Peer()
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer(SECRET, {"kind": peer.answer}, lambda _: None)
+        server = PeerServer(SECRET, {"kind": peer.answer})
         await server.open(sock)
         calling = Link(1, sock.getsockname()[1], (SECRET, 7), peer.begun)
         calling.start()
@@ -130,7 +129,7 @@ async def test_a_link_lost_between_two_parts_ends_the_answer(pulled: int) -> Non
         parts = pending.parts()
         for _ in range(pulled):
             assert await anext(parts) == b"one"
-        server.drop(7)
+        _disconnect(server)
         await until(lambda: not calling.is_up)
         await until(lambda: calling.is_up)
         with pytest.raises(ShardDown):
@@ -206,7 +205,7 @@ async def test_an_end_with_another_secret_is_logged_once_and_tried_less_often(
     peer, delays = Peer(), list[float]()
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer("another secret", {"kind": peer.answer}, lambda _: None)
+        server = PeerServer("another secret", {"kind": peer.answer})
         await server.open(sock)
         calling = Link(1, sock.getsockname()[1], (SECRET, 7), peer.begun)
         calling.start()
@@ -231,7 +230,7 @@ async def test_strangers_at_the_internal_address_are_logged_once(caplog: pytest.
         for expected in (1, 1, 2):
             if expected == 2:
                 peer.up.clear()
-                server.drop(7)
+                _disconnect(server)
                 await peer.up.wait()
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(_framed(PROOF, bytes(32)))
@@ -275,101 +274,44 @@ async def test_a_caller_without_the_secret_is_disconnected() -> None:
         writer.close()
 
 
+def _disconnect(server: PeerServer) -> None:
+    for caller in list(server._callers.values()):
+        caller.connection.close()
+
+
 def _framed(*frame: Any) -> bytes:
     data = msgspec.msgpack.encode(frame)
     return len(data).to_bytes(4) + data
 
 
-class ShardPair:
-    """ShardPair shards that announce their tenants to each other; background work waits to be run."""
-
-    def __init__(self) -> None:
-        self.socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        ports = tuple(sock.getsockname()[1] for sock in self.socks)
-        self.own: list[dict[str, Any]] = [{}, {}]
-        self.waiting: list[Coroutine[Any, Any, None]] = []
-        self.peers = [self._peers(number, ports) for number in range(2)]
-
-    def _peers(self, number: int, ports: tuple[int, ...]) -> Peers:
-        spec = ShardSpec(
-            number=number, shards=(TopologyShard("0"), TopologyShard("1")), secret=SECRET, peer_ports=ports, home_dir=""
-        )
-        return Peers(spec, ManualClock(), lambda: self.own[number], self.waiting.append)
-
-    def make(self, tenant: str) -> None:
-        self.own[0][tenant] = SimpleNamespace(config=SimpleNamespace(regions=()))
-
-    async def run(self) -> None:
-        waiting, self.waiting[:] = list(self.waiting), []
-        await asyncio.gather(*waiting)
-
-
 @asynccontextmanager
-async def two_shards() -> AsyncIterator[ShardPair]:
-    """Yield two shards that know each other."""
-    pair = ShardPair()
-    for peers, sock in zip(pair.peers, pair.socks, strict=True):
+async def two_shards() -> AsyncIterator[list[Peers]]:
+    """Yield two shards that are linked."""
+    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = tuple(sock.getsockname()[1] for sock in socks)
+    shards = (TopologyShard("0"), TopologyShard("1"))
+    pair = []
+    for number, sock in enumerate(socks):
+        spec = ShardSpec(number=number, shards=shards, secret=SECRET, peer_ports=ports, home_dir="")
         sock.setblocking(False)
-        await peers.open(sock)
-    for peers in pair.peers:
+        pair.append(Peers(spec, ManualClock()))
+        await pair[-1].open(sock)
+    for peers in pair:
         assert await peers.wait_for_all(10_000)
-    await until(lambda: pair.peers[0]._announced == {1: set()})
     yield pair
-    for peers in pair.peers:
+    for peers in pair:
         await peers.close()
-    for sock in pair.socks:
+    for sock in socks:
         sock.close()
 
 
-async def test_a_failed_tenant_announcement_is_repeated() -> None:
-    """It counts only when the other shard has confirmed it."""
-    async with two_shards() as pair:
-        first, second = pair.peers
-        learn = second._handlers["tenant_changes"]
-
-        async def fail(_: PeerRequest) -> bytes:
-            raise Unavailable("not now")
-
-        second.answers("tenant_changes", fail)
-        pair.make("acme")
-        await first.announce("acme")
-        assert second.directory.find("acme") is None
-        second.answers("tenant_changes", learn)
-        first._check_announced()
-        await pair.run()
-        assert second.directory.find("acme") == 0
-
-
-async def test_a_late_announcement_has_the_current_state() -> None:
-    """A tenant that was deleted and created again in between exists."""
-    async with two_shards() as pair:
-        first, second = pair.peers
-        pair.make("acme")
-        await first.announce("acme")
-        del pair.own[0]["acme"]
-        first._check_announced()
-        pair.make("acme")
-        await first.announce("acme")
-        await pair.run()
-        assert second.directory.find("acme") == 0
-        del pair.own[0]["acme"]
-        await first.announce("acme")
-        assert second.directory.find("acme") is None
-
-
-async def test_a_shard_considered_down_has_to_reconnect() -> None:
-    """Until it announces its tenants again, they are unreachable."""
-    async with two_shards() as pair:
-        first, second = pair.peers
-        pair.make("acme")
-        await first.announce("acme")
+async def test_a_shard_considered_down_is_connected_again() -> None:
+    """Until it answers again, it counts as down."""
+    async with two_shards() as (_, second):
         for _ in range(HEARTBEATS_MISSED_MAX + 1):
             second._heartbeats.send()
-        await until(lambda: not second.directory.is_known(0))
-        with pytest.raises(ShardDown):
-            second.directory.check_reachable("acme")
-        await until(lambda: second.directory.is_known(0))
-        second.directory.check_reachable("acme")
+        assert not second.runs(0)
+        await until(lambda: second.runs(0))
 
 
 @pytest.mark.parametrize("size", [SLICE_BYTES, SLICE_BYTES + 1, 5 * SLICE_BYTES + 3])
@@ -386,7 +328,7 @@ async def test_large_payloads_arrive_whole_and_in_order(size: int) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer(SECRET, {"echo": echo}, lambda _: None)
+        server = PeerServer(SECRET, {"echo": echo})
         await server.open(sock)
         calling = Link(1, sock.getsockname()[1], (SECRET, 7), begun)
         calling.start()

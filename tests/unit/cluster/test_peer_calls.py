@@ -102,7 +102,7 @@ async def two_shards() -> AsyncIterator[tuple[ShardCalls, Facet]]:
         )
         here = OneShard(number, cast("Any", None))
         here.facets |= {"facet": facet, "peer": facet}
-        peers.append(Peers(spec, ManualClock(), dict, begin))
+        peers.append(Peers(spec, ManualClock()))
         calls.append(ShardCalls(here, ManualClock(), 2, hold_ms=0))
         calls[-1].remote = peers[-1]
         peers[-1].calls = LinkCalls(methods, calls[-1].release, begin)
@@ -192,5 +192,5 @@ def test_every_facet_method_can_be_forwarded() -> None:
         for name in FACETS:
             called = {path.partition(".")[2] for path in methods if path.startswith(f"{name}.")}
             assert called, name
-            routed = RoutedFacet(name, getattr(service, name), cast("Any", None), cast("Any", None))
+            routed = RoutedFacet(name, FACETS[name], getattr(service, name), cast("Any", None), cast("Any", None))
             assert {one for one in vars(routed) if not one.startswith("_")} <= called

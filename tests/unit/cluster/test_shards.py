@@ -10,16 +10,17 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 
 from tenantq.cluster.audit_merge import merge_pages, parse_cursor
-from tenantq.cluster.directory import Directory, announced
 from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.link import Link
 from tenantq.cluster.metrics_gathering import gather_metrics
 from tenantq.cluster.peer_server import PeerRequest, PeerServer
+from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged, Unavailable
 from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
 from tenantq.service.metrics.text import MetricsText
+from tests.unit.cluster.directories import directory_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,46 +29,30 @@ if TYPE_CHECKING:
 TOPOLOGY = Topology((TopologyShard("0", "eu"), TopologyShard("1", "us"), TopologyShard("2", "us")))
 
 
-def test_a_directory_knows_announced_tenants_and_unheard_shards() -> None:
-    """A lost shard keeps its tenants. A name is unknown only if all shards have been heard."""
-    directory = Directory(1, TOPOLOGY, lambda: {"mine", "default", "tenantq-probe-a"})
-    assert (directory.find("mine"), directory.find("default"), directory.find("tenantq-probe-a")) == (1, 0, 1)
-    assert directory.silent == {0, 2}
-    with pytest.raises(ShardDown):
-        directory.check_whole()
-    assert directory.learn_all(0, ["theirs", "default"]) == []
-    assert directory.learn_all(2, ["theirs", "other"]) == ["theirs"]
-    directory.check_whole()
+def test_an_unknown_name_is_like_a_tenant_of_a_shard_that_does_not_run() -> None:
+    """A shard that is down keeps its tenants."""
+    running = {1}
+    homes = {"theirs": 0, "other": 2}
+    directory = directory_of(1, TOPOLOGY, homes, running.__contains__)
     assert (directory.find("theirs"), directory.find("other"), directory.find("nobodys")) == (0, 2, None)
-    directory.lose(2)
-    assert directory.find("other") == 2
+    assert (directory.find("default"), directory.find("tenantq-probe-a")) == (0, 1)
+    with pytest.raises(ShardDown, match="shard 0"):
+        directory.check_whole()
+    running.add(0)
+    directory.check_reachable("theirs")
     with pytest.raises(ShardDown, match="shard 2"):
         directory.check_reachable("other")
-    directory.check_reachable("theirs")
-    directory.learn_all(2, [])
-    assert directory.find("other") is None
-    directory.learn(2, ["new"], [])
-    directory.learn(0, [], ["new", "theirs"])
-    assert (directory.find("new"), directory.find("theirs")) == (2, None)
+    with pytest.raises(ShardDown, match="shard 2"):
+        directory.check_whole()
+    assert [directory.is_known(shard) for shard in (0, 1, 2, 3)] == [True, True, False, False]
+    running.add(2)
+    directory.check_whole()
 
 
-def test_a_tenant_is_placed_in_its_regions() -> None:
-    """Deterministically by its name. A region without shards is an error."""
-    directory = Directory(0, TOPOLOGY, set)
-    names = [f"tenant-{number}" for number in range(60)]
-    assert {directory.place(name, ()) for name in names} == {0, 1, 2}
-    assert {directory.place(name, ("us",)) for name in names} == {1, 2}
-    assert [TOPOLOGY.shards[directory.place(name, ("us",))] for name in names] == [
-        TOPOLOGY.route(name, ("us",)) for name in names
-    ]
-    with pytest.raises(Invalid, match=r"no shard is in asia\. The server has shards in these regions: eu, us"):
-        directory.place("lost", ("asia",))
-
-
-def test_default_is_announced_by_the_first_shard_alone() -> None:
-    """Tenants that every shard has for itself are not announced."""
+def test_default_has_a_row_of_the_first_shard_alone() -> None:
+    """Tenants that every shard has for itself have none."""
     names = ["default", "acme", "tenantq-probe-a"]
-    assert (announced(0, names), announced(1, names)) == (["default", "acme"], ["acme"])
+    assert (tenants_with_rows(0, names), tenants_with_rows(1, names)) == (["default", "acme"], ["acme"])
 
 
 def test_the_number_of_shards_is_remembered(tmp_path: Path) -> None:
@@ -106,8 +91,7 @@ async def test_concurrent_requests_are_answered_independently() -> None:
     """With errors, parts on demand, and a stop message that ends a wait."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        gone: list[int | str] = []
-        server = PeerServer("secret", {"kind": _answer}, gone.append)
+        server = PeerServer("secret", {"kind": _answer})
         await server.open(sock)
         up = asyncio.Event()
 
@@ -134,7 +118,6 @@ async def test_concurrent_requests_are_answered_independently() -> None:
         await server.close()
         with pytest.raises(ShardDown):
             await last.reply
-        assert gone == [7]
         await link.close()
 
 
@@ -143,7 +126,7 @@ async def test_unauthenticated_connections_are_closed(said: bytes) -> None:
     """Whatever they send, and without reading more than one frame."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer("secret", {}, lambda _: None)
+        server = PeerServer("secret", {})
         await server.open(sock)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(said)
@@ -157,7 +140,7 @@ async def test_a_shard_with_the_wrong_secret_is_disconnected() -> None:
     """Its requests are not read."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer("secret", {"kind": _answer}, lambda _: None)
+        server = PeerServer("secret", {"kind": _answer})
         await server.open(sock)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         hello = b"\x93\x00\xa5wrong\x01"

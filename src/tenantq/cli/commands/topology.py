@@ -74,7 +74,7 @@ _NO_WAIT = click.option("--no-wait", is_flag=True, help="Return without waiting 
 @_DRY_RUN
 @_NO_WAIT
 def pin(connection: ServerConnection, *, name: str, shard: int, dry_run: bool, no_wait: bool) -> Output:
-    """Move a tenant of a cluster to a shard, and keep it there.
+    """Move a tenant to a shard, and keep it there.
 
     The tenant is served while its data is copied; calls then wait for less than a second. The move continues if this
     command is interrupted. Exits with 2 if the shard does not exist, or is in a region that the tenant does not allow.
@@ -90,7 +90,7 @@ def pin(connection: ServerConnection, *, name: str, shard: int, dry_run: bool, n
 def dedicate(
     connection: ServerConnection, *, name: str, shard: int | None, dry_run: bool, no_wait: bool
 ) -> Output:  # fmt: skip
-    """Give a tenant of a cluster a shard of its own.
+    """Give a tenant a shard of its own.
 
     Other tenants on that shard move away, and new tenants are not placed there.
     """
@@ -114,7 +114,7 @@ def unpin(connection: ServerConnection, *, name: str, dry_run: bool) -> Output:
 @_DRY_RUN
 @_NO_WAIT
 def spread(connection: ServerConnection, *, name: str, shards: int, dry_run: bool, no_wait: bool) -> Output:
-    """Spread the queues of a tenant of a cluster over N shards.
+    """Spread the queues of a tenant over N shards.
 
     Its home shard stays. A hash of each queue's name selects its shard; only queues whose shard changes move, each with its
     dead letters. Quotas and rate limits hold over all shards together. 1 brings all queues back to the home shard.

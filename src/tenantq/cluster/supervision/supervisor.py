@@ -28,6 +28,7 @@ from tenantq.cluster.error_codec import error_of_code
 from tenantq.cluster.layout import HOME, check_there, remember_count, shard_dir
 from tenantq.cluster.settings import one_each
 from tenantq.cluster.shard_spec import ShardSpec
+from tenantq.cluster.supervision.directory_building import build_directory
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, DRAIN, ShardStartup
 from tenantq.cluster.supervision.shard_process import ShardProcess
 from tenantq.domain.placement import TopologyShard
@@ -88,6 +89,9 @@ class Supervisor:
         """Start all shards. Return the URL, or None if a stop was requested meanwhile. Raise if a shard cannot start."""
         self._lock_directory()
         await self._wait_until_free(asked)
+        if not self._are_members:
+            with contextlib.suppress(OSError):  # the first shard reports what is wrong with the directory
+                await asyncio.to_thread(build_directory, self._home, self._count)
         self._open_sockets()
         home, *others = self._shards
         for shard in self._shards:  # in parallel: starting a process takes a while

@@ -1,0 +1,59 @@
+"""The tenants of one shard as the directory places them: their moves to other shards, and parts of spread ones."""
+
+import contextlib
+from collections.abc import Mapping
+
+from tenantq.cluster.shard_calls import CallsFromShard
+from tenantq.cluster.spread_parts import SpreadParts
+from tenantq.cluster.tenant_directory import TenantPlacements, tenants_with_rows
+from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.errors import Conflict
+from tenantq.service.service import Service
+
+
+class PlacedTenants:
+    """Moves and spreads the tenants of one shard. Used on the event loop of the shard, except where a method says otherwise."""
+
+    def __init__(self, number: int, service: Service, placements: TenantPlacements, calls: CallsFromShard) -> None:
+        self._number, self._service, self._placements = number, service, placements
+        self.moves = TenantMoves(number, service.shard, placements, calls)
+        self.spread = SpreadParts(number, service, placements, calls)
+
+    def facets(self, known: Mapping[str, object]) -> dict[str, object]:
+        """Return the objects whose methods other shards can call, in place of those that are known."""
+        return {
+            "arrivals": TenantArrivals(self._service.shard),
+            "moves": self.moves,
+            **self.spread.facets(known),
+        }
+
+    async def open(self) -> None:
+        """Check the directory rows of this shard's tenants, and look after their parts from now on."""
+        number, placements = self._number, self._placements
+        tenants = self._service.shard.state.catalog.tenants
+        if any(one.part is not None for one in tenants.values()):
+            await placements.refresh()  # so that settings reach all parts
+        for tenant in tenants_with_rows(number, [name for name, one in tenants.items() if one.part is None]):
+            if placements.find(tenant) is None:  # of a store that had no directory yet
+                await placements.put(tenant, number)
+        for tenant, one in list(tenants.items()):
+            if placements.find(tenant) == number and (one.part is None or one.part.is_home):
+                with contextlib.suppress(Conflict):  # another process changes the row: the next opening checks it again
+                    await placements.record_regions(tenant, one.config.regions)  # a crash may have come first
+        self.spread.start()
+
+    def has_work(self) -> bool:
+        """Return whether a look is worth it. Safe from any thread."""
+        return self.moves.has_work() or bool(self.spread.changes.wanted())
+
+    def look(self) -> None:
+        """Continue what the directory asks for."""
+        self.moves.look()
+        self.spread.changes.look()
+
+    async def close(self) -> None:
+        """Stop. Whoever opens the shard next continues."""
+        try:
+            await self.spread.close()
+        finally:
+            await self.moves.close()

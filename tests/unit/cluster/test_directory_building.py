@@ -1,0 +1,64 @@
+"""The directory of a data directory that has none, from the catalogs of its shards."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from tenantq.cluster.supervision.directory_building import placements_of
+from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.domain.placement import spread_shard
+from tenantq.engine.catalog import MovedRow
+from tenantq.engine.part_state import PartState
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tenantq.engine.catalog import Catalog
+
+
+def _tenant(name: str, id: int, queues: tuple[str, ...] = (), part: PartState | None = None) -> Any:
+    config = SimpleNamespace(regions=("eu",))
+    return SimpleNamespace(name=name, id=id, config=config, part=part, queues=dict.fromkeys(queues))
+
+
+def _catalog(*tenants: Any, **moved: MovedRow) -> Catalog:
+    by_name = {one.name: one for one in tenants}
+    by_id = {one.id: one for one in tenants}
+    return cast("Catalog", SimpleNamespace(tenants=by_name, tenants_by_id=by_id, moved=moved))
+
+
+def test_of_two_tenants_of_one_name_the_lower_shards_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    """The other is named in the log. Tenants that every shard has for itself have one row, or none."""
+    common = (_tenant("default", 1), _tenant("tenantq-probe-a", 2))
+    catalogs = {2: _catalog(_tenant("both", 3), *common), 0: _catalog(_tenant("both", 4), *common), 1: _catalog()}
+    assert placements_of(catalogs) == {
+        "both": TenantPlacement(shard=0, regions=("eu",)),
+        "default": TenantPlacement(shard=0, regions=("eu",)),
+    }
+    assert "tenants that two shards have, of which one is not served: both" in caplog.text
+
+
+def test_a_fenced_tenant_belongs_to_its_source_until_the_target_serves_it() -> None:
+    """A killed process may have left it in neither catalog. A tenant that has left is nowhere else."""
+    fenced, left = MovedRow(7, 1, b"row"), MovedRow(8, 1)
+    source, target = _catalog(fenced=fenced, left=left), _catalog()
+    assert placements_of({0: source, 1: target}) == {"fenced": TenantPlacement(shard=0)}
+    serving = _catalog(_tenant("fenced", 7))
+    assert placements_of({0: source, 1: serving}) == {"fenced": TenantPlacement(shard=1, regions=("eu",))}
+
+
+def test_queues_of_a_spread_tenant_are_found_where_they_are() -> None:
+    """Those that are not where their hash says have rows, and move there. A part that is not needed leaves."""
+    shards = (0, 1)
+    here = [name for name in (f"q{number}" for number in range(9)) if spread_shard("wide", name, shards) == 0]
+    parts = [PartState(number, 0, shards) for number in range(3)]
+    catalogs = {
+        0: _catalog(_tenant("wide", 5, (here[0],), parts[0])),
+        1: _catalog(_tenant("wide", 5, (here[1], f"{here[1]}-dlq"), parts[1])),
+        2: _catalog(_tenant("wide", 5, (), parts[2])),
+    }
+    assert placements_of(catalogs) == {
+        "wide": TenantPlacement(shard=0, shards=shards, leaving=(2,), regions=("eu",)),
+        f"wide/{here[1]}": TenantPlacement(shard=1, moving_to=0),
+    }
