@@ -296,7 +296,7 @@ def main() -> None:
     """Read the command line, run, print the figures."""
     parser = argparse.ArgumentParser(description="measure a cluster of three servers on one machine")
     parser.add_argument("parts", metavar="PART", nargs="*", help=f"{', '.join(PARTS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="few repetitions: only whether it works")
+    parser.add_argument("--quick", action="store_true", help="run few repetitions, only to check that everything works")
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")

@@ -25,7 +25,7 @@ _SIZES: Final = (1_000_000, 10_000_000, 50_000_000)
 _SECONDS: Final = {10_000: 20, 1_000_000: 40, 50_000_000: 466}  # at most, through all layers, by rows
 _UNCHANGED_S: Final = 10  # at most, with nothing new
 _GROWTH: Final = 1.1
-_RATIOS: Final = {10_000_000: 3.0, 50_000_000: 2.5}  # at most, of Spark's time with its start to DuckDB's
+_RATIOS: Final = {10_000_000: 3.0, 50_000_000: 2.5}  # maximum of Spark's time, with its start, divided by DuckDB's
 _PYTHON_MB: Final = 500 + 1_500 * (os.cpu_count() or 1)  # a driver, and a task per core with the largest parts
 
 
@@ -136,7 +136,7 @@ def comparison_table() -> Table:
 
 
 def compare(comparison: Table, place: Path) -> None:
-    """Compute two tables with Spark and with DuckDB, and add a row. ``place`` has the journal and is named by its rows."""
+    """Compute two tables with Spark and with DuckDB, and add a row. ``place`` has the journal, and its name is the number of rows."""
     journal, tables = place / "journal", place / "tables"
     ran = run_sampled([sys.executable, "-m", "bench.two_tables", str(journal), str(tables), MEMORY], {})
     stages = msgspec.json.decode(ran.output.splitlines()[-1], type=dict[str, float])

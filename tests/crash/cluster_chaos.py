@@ -1,11 +1,11 @@
 """Faults in a whole cluster under load: ``python -m tests.crash.cluster_chaos --minutes 20 --seed 1``, or ``make chaos-cluster``.
 
 Three servers share 64 shards on a Redis Cluster of three primaries and three replicas. Each server is a host with its own network
-and clocks, and so has each Redis node a network. Clients of the SDK, Amazon SQS and Cap'n Proto add, poll, ack and nack all the time, checked
-by ``TotalQueue``, while a seeded choice of faults happens: servers are killed, paused, stopped, drained, and cut off from each other, from Redis or
-from one primary; primaries are killed, hang, and hand over; slots and tenants move; clocks jump. The exit status is
-0 only if nothing was lost, brought back or made up, leases were kept, and the doctor finds nothing. Where the machine allows no network
-namespaces, everything runs on loopback and nothing is cut off.
+and clocks, and each Redis node has its own network. Clients of the SDK, Amazon SQS and Cap'n Proto add, poll, ack and nack all the
+time, checked by ``TotalQueue``, while a seeded choice of faults happens. Servers are killed, paused, stopped, drained, and cut off from
+each other, from Redis or from one primary. Primaries are killed, hang, and hand over. Slots and tenants move, and clocks jump.
+The exit status is 0 only if nothing was lost, brought back or made up, leases were kept, and the doctor finds nothing. Where the
+machine allows no network namespaces, everything runs on loopback and nothing is cut off.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class Chaos:
             gap = load.longest_gap(before, after)
             self.elsewhere.append(gap)
             if gap >= min(OWNER_LEASE_S, after - before):
-                self.wrongs.append(f"{load.tenant} was not served for {gap:.1f} s, though its primary was in reach")
+                self.wrongs.append(f"{load.tenant} was not served for {gap:.1f} s, although its primary was reachable")
 
     async def _shards_of(self, load: Load) -> set[int]:
         placement = await self.clients[0].platform().placement(load.tenant)

@@ -25,7 +25,7 @@ PAUSE_S: Final = 0.04
 REPEATS: Final = 0.1
 """Share of messages after which an earlier one is added again, with its idempotency key."""
 REPEATED: Final = 1_000
-"""How many messages ago that one was at most. Amazon SQS forgets keys after five minutes."""
+"""The earlier message is among this many last ones. Amazon SQS forgets keys after five minutes."""
 
 
 class Load:

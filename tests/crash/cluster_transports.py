@@ -96,7 +96,7 @@ class _Attempts:
     async def call(self, attempt: Callable[[int], Awaitable[R]], *, sure_until: float = 0.0) -> R | None:
         """Return what ``attempt``, given the number of a server, returns.
 
-        None: a lost lease, although it cannot have ended: an earlier attempt, whose reply was lost, has settled the message.
+        Returns None for a lost lease that cannot have ended: an earlier attempt, whose reply was lost, has settled the message.
         """
         retry, is_doubtful = 0, False
         while True:

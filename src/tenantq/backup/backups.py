@@ -200,7 +200,7 @@ class Backups:
                 ) from error
 
     async def drop_data_keys(self, tenant_id: int) -> None:
-        """Remove the data keys of a tenant that was erased on another shard, and lived here before. Raises Unavailable."""
+        """Remove the data keys of a tenant that lived here before and was erased on another shard. Raises Unavailable."""
         async with self._keys_lock:
             try:
                 key_ids = (self._key.public.id, *retired_ids(self._home))

@@ -71,7 +71,7 @@ def plan_assignment(view: ClusterView, *, may_rebalance: bool) -> AssignmentPlan
 
 
 def _misdirected(view: ClusterView, moves: Mapping[int, str]) -> list[int]:
-    """Return the shards on their way to a member that may not own them any more: it would only hand them on."""
+    """Return the shards that are moving to a member that may no longer own them. It would only hand them on."""
     return [
         shard for shard, target in moves.items() if (may := eligible(view, shard)) and view.members[target] not in may
     ]

@@ -1,4 +1,4 @@
-"""Keeps what one process knows of the tenant directory up to date, and continues the moves that it asks for."""
+"""Keeps one process's view of the tenant directory up to date, and continues the moves that its rows request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tenantq.errors import TenantqError
 log = logging.getLogger("tenantq.shards")
 
 POLL_S: Final = 0.5
-"""How often the directory is read even if no process has said that it has changed."""
+"""How often the directory is read even if no process has announced a change."""
 
 
 class DirectoryWatch:
-    """Reads the changes of the directory regularly, and when another process says so."""
+    """Reads the changes of the directory regularly, and when another process announces one."""
 
     def __init__(self, placements: TenantPlacements, look: Callable[[], None]) -> None:
         """Prepare. ``look`` is called after each reading."""
@@ -48,10 +48,10 @@ class DirectoryWatch:
                 await self.read()
             except TenantqError as error:
                 if not self._has_failed:  # further attempts are not logged
-                    log.warning("the tenant directory cannot be read: %s", error)
+                    log.warning("cannot read the tenant directory; retrying: %s", error)
                 self._has_failed = True
             except Exception:
-                log.exception("the tenant directory cannot be read")
+                log.exception("cannot read the tenant directory; retrying")
             else:
                 self._has_failed = False
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Embedded shards as operators see them: which run, where tenants are, and what moves."""
+"""Embedded shards as operators see them: which are running, where tenants are, and what is moving."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -32,7 +32,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
 
 
 class ShardProcessQueries:
-    """What the processes of embedded shards tell and ask each other."""
+    """What the process of an embedded shard answers to the others."""
 
     def __init__(self, here: OneShard, watch: DirectoryWatch, clock: Clock) -> None:
         self._here, self._watch, self._clock = here, watch, clock
@@ -61,12 +61,12 @@ class ShardAdmission:
         return await self._admission.identify(call, action)
 
     async def authorize_platform(self, call: Call, action: str) -> None:
-        """Raise, and note it, if the caller may not do this with the platform."""
+        """Raise, and record the denial, if the caller may not do this with the platform."""
         await self._admission.admit_platform(call, action)
 
 
 def cluster_of(spec: ShardSpec) -> Cluster:
-    """Return the shards of a server as a cluster. Their number and regions are those it was started with."""
+    """Return the shards of a server as a cluster. Their number and regions are fixed when it starts."""
     regions = tuple(one.region for one in spec.shards)
     return Cluster(id="", format=FIRST_FORMAT, shards=len(spec.shards), regions=regions if any(regions) else ())
 
@@ -87,7 +87,7 @@ class EmbeddedCluster:
         self.cluster = cluster_of(spec)
 
     def check_served(self, tenant: str, shard: int) -> None:
-        """Do nothing: each shard has its process, and a move waits for one that does not run."""
+        """Do nothing: each shard has its own process, and a move waits while that process is down."""
 
     def check_spread(self) -> None:
         """Do nothing: all shards run the same program."""
@@ -103,7 +103,9 @@ class EmbeddedCluster:
 
     async def grow(self, shards: int, *, dry_run: bool) -> None:  # noqa: ARG002  # as in a cluster
         """Raise Conflict: the number of embedded shards is set when the server starts."""
-        raise Conflict(f"shards: this server has {self.cluster.shards}. Start it with a larger --shards.")
+        raise Conflict(
+            f"shards: the number is set when the server starts (now {self.cluster.shards}). Restart it with a larger --shards."
+        )
 
     # ---- status ----
 

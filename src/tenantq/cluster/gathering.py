@@ -54,7 +54,7 @@ class ShardFacts(Protocol):
         """Return when the others can know which regions a tenant allows."""
 
     def moves_on_hold(self) -> AbstractAsyncContextManager[None]:
-        """Let no tenant move between shards inside the block, so that a backup has each once. Raises Conflict if one moves."""
+        """Prevent moves of tenants inside the block, so that a backup has each once. Raises Conflict if one is moving."""
 
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether another shard runs, and whether it is ready."""
@@ -208,9 +208,9 @@ class Gathering(OtherShards):
     async def back_up(
         self, create_local: Callable[[], Awaitable[BackupManifest]], *, segments: bool
     ) -> list[BackupManifest]:
-        """Create a backup on this shard, and one of its name on all others; raise an error once all are done.
+        """Create a backup on this shard, and one of the same name on all others. Raise an error only after all have ended.
 
-        No tenant moves meanwhile, so each is in it once. Raises Conflict if one moves already.
+        No tenant moves meanwhile, so the backup has each once. Raises Conflict if one is already moving.
         """
         async with self._facts.moves_on_hold():
             made = await create_local()

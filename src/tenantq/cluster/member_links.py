@@ -108,7 +108,7 @@ class MemberLinks:
         self._secret = secret
         self._clock = clock
         self._links: dict[PeerName, Link] = {}
-        self._absent: dict[PeerName, Member] = {}  # they do not reach the registry, but answer here
+        self._absent: dict[PeerName, Member] = {}  # cannot reach the registry, but answer this member
         self._gained: dict[int, tuple[int, str]] = {}  # by shard: an ownership that may be newer than the view
         self._moved: dict[int, tuple[int, str]] = {}  # by shard: an ownership that has ended, and the successor
         answers = CallServer(

@@ -289,8 +289,8 @@ class Membership:
     def _reconcile(self, view: ClusterView) -> None:
         """Start to acquire assigned shards, and to release shards that another member is ready to take.
 
-        A shard is released only when its successor says that it has prepared everything and waits for it: then the shard
-        is without an owner for a moment only.
+        A shard is released only when its successor reports that it is prepared and waiting, so that the shard is without an
+        owner only for a moment.
         """
         owned = self._holder.owned()
         for shard, wanted in view.assignment.items():

@@ -159,7 +159,7 @@ class PeerFacts:
 
     @contextlib.asynccontextmanager
     async def moves_on_hold(self) -> AsyncIterator[None]:
-        """Let no tenant move between shards inside the block. Raises Conflict if one moves, and ShardDown."""
+        """Prevent moves of tenants inside the block. Raises Conflict if one is moving, or ShardDown."""
         number = self._peers.number
         await asyncio.to_thread(self._stored.hold_moves, number)
         try:

@@ -28,13 +28,13 @@ class PlacedTenants:
         }
 
     async def open(self) -> None:
-        """Check the directory rows of this shard's tenants, and look after their parts from now on."""
+        """Check the directory rows of this shard's tenants, and begin to maintain their parts."""
         number, placements = self._number, self._placements
         tenants = self._service.shard.state.catalog.tenants
         if any(one.part is not None for one in tenants.values()):
             await placements.refresh()  # so that settings reach all parts
         for tenant in tenants_with_rows(number, [name for name, one in tenants.items() if one.part is None]):
-            if placements.find(tenant) is None:  # of a store that had no directory yet
+            if placements.find(tenant) is None:  # the store had no directory yet
                 await placements.put(tenant, number)
         for tenant, one in list(tenants.items()):
             if placements.find(tenant) == number and (one.part is None or one.part.is_home):
@@ -43,11 +43,11 @@ class PlacedTenants:
         self.spread.start()
 
     def has_work(self) -> bool:
-        """Return whether a look is worth it. Safe from any thread."""
+        """Return whether ``look`` has something to continue. Safe from any thread."""
         return self.moves.has_work() or bool(self.spread.changes.wanted())
 
     def look(self) -> None:
-        """Continue what the directory asks for."""
+        """Continue the moves and changes that the directory requests."""
         self.moves.look()
         self.spread.changes.look()
 

@@ -24,7 +24,7 @@ ATTEMPTS: Final = 5
 """How often a change is planned again because another one came first."""
 
 KNOWN_S: Final = 0.8
-"""How long it takes at most until all processes have read a change."""
+"""Longest time until all processes have read a change."""
 
 CHECKS: Final = 3
 """How often a dedicated shard is checked for tenants that other members have placed there at the same time."""

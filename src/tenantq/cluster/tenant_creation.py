@@ -21,7 +21,7 @@ class Identification(Protocol):
     """Finds out who calls."""
 
     async def identify(self, call: Call, action: str) -> Principal:
-        """Return the caller's principal; raise Unauthenticated, and note it, if the credential is not valid."""
+        """Return the caller's principal; raise Unauthenticated, and record it, if the credential is not valid."""
 
 
 class TenantCreation:
@@ -58,7 +58,7 @@ class TenantCreation:
         return found
 
     async def _place(self, call: Call, tenant: str, regions: object) -> int:
-        """Return the shard of a new tenant. Raises, and has it noted, if it cannot be created anywhere."""
+        """Return the shard of a new tenant. Raises, and has it recorded, if it cannot be created anywhere."""
         calls, fallback = self._calls, self._routing.number
         try:
             await calls.call(fallback, "admission.authorize", call, tenant, "put_tenant", None)

@@ -240,7 +240,7 @@ class TenantDirectory:
         return self.number if tenant in PROBE_TENANTS else self._placements.find(tenant, queue)
 
     def is_known(self, shard: int) -> bool:
-        """Return whether there is such a shard, and it runs or has an owner to wait for."""
+        """Return whether this shard exists, and runs or has an owner to wait for."""
         return 0 <= shard < len(self.topology.shards) and self._runs(shard)
 
     async def refresh(self) -> None:

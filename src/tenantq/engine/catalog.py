@@ -116,7 +116,7 @@ class Catalog:
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
         self.moved: dict[str, MovedRow] = {}
         self.arriving: dict[str, tuple[int, ArrivingRow]] = {}  # by name, with the id of the tenant
-        # Whether a tenant, or a queue of a spread one, is placed here, by the directory; None: it does not say.
+        # Whether the directory places a tenant, or a queue of a spread one, here; None if it does not say.
         self.placed_here: Callable[[str, str | None], bool | None] = lambda *_: None
 
     # ---- reading ----

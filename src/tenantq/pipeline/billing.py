@@ -82,9 +82,9 @@ def export(lake: Lake, period: str, kind: Format, number: int | None = None) -> 
 
 
 def _billed_set(lake: Lake, used: VersionSet, period: str, *, corrected: bool) -> VersionSet:
-    """Return the version set with the usage of a month's lines. Usage that was late for them is in corrections instead.
+    """Return the version set with the usage of a month's lines. Usage that arrived later is in corrections instead.
 
-    Raise NotFound if the set is not kept and the month has corrections.
+    Raise NotFound if the set no longer exists and the month has corrections.
     """
     month = used.state.closed.get(period)
     known = [one for one in lake.tables.sets if month is not None and one.number == month.number]
@@ -92,7 +92,7 @@ def _billed_set(lake: Lake, used: VersionSet, period: str, *, corrected: bool) -
         return used
     if not known:
         raise NotFound(
-            f"month {period}: version set {month.number}, with which it was closed, is not kept any more, because it was "
+            f"month {period}: version set {month.number}, with which it was closed, no longer exists, because it was "
             "unpinned or a tenant was erased. Its usage events cannot be exported again."
         )
     return known[0]

@@ -1,4 +1,4 @@
-"""A local copy of a journal's new manifests, which Spark watches if journal or lake are at a URL.
+"""A local copy of a journal's new manifests, which Spark watches if the journal or the lake is at a URL.
 
 Spark cannot list an object store without its library, and a lake at a URL has no place for Spark's checkpoint. The lake itself
 records what was processed, so the copy and the checkpoint last only as long as the stream.
@@ -41,7 +41,7 @@ class ManifestMirror:
     def _copy(self, name: str, data: bytes) -> None:
         file = self.root / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}")  # which Spark ignores
+        draft = file.with_name(f".{file.name}")  # Spark ignores it
         draft.write_bytes(data)
         draft.rename(file)
 

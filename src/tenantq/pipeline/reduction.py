@@ -1,6 +1,6 @@
 """Reduction: what tables need of the rows of a file, computed once by the task that writes the file.
 
-So new rows are not read again for each table. Reduced rows lie in files beside the staged ones and last until the commit.
+This way new rows are not read again for each table. Reduced rows are in files next to the staged ones until the commit.
 Files of earlier runs are read and reduced by the tasks of the table, with the same function.
 """
 
@@ -18,7 +18,7 @@ from tenantq.pipeline.arrow_columns import decoded, numbers
 from tenantq.pipeline.silver.life_days import date_texts
 
 REDUCED: Final = ".arrow"
-"""The end of the names of files with reduced rows: Arrow tables, one after another."""
+"""Suffix of files with reduced rows: Arrow tables, one after another."""
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 Reduce = Callable[[pa.Table], list[pa.Table]]
 """Returns what a table needs of the rows of a file: one table or several, or none if it needs nothing."""

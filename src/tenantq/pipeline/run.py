@@ -288,7 +288,7 @@ def _awaited(table: LakeTable) -> set[str]:
 
 
 def _reductions(table: LakeTable, values: Mapping[str, Callable[[], Any]]) -> dict[str, Reduce]:
-    """Return to what the rows of a table's new files are reduced, by the tables that read them."""
+    """Return the reductions of a table's new files, by the tables that read them."""
     return {
         reader.name: one.reduction.given({name: values[name]() for name in one.reduction.parameters})
         for reader in TABLES.values()

@@ -100,7 +100,7 @@ class Selector:
         return _among(hours | (self._hours_of_removed_leases() & there))
 
     def _hours_of_removed_leases(self) -> set[str]:
-        """Return the hours of the lake in which other leases ended by a remove than before. Other hours are new."""
+        """Return the hours of the lake in which removes end other leases than before. Hours outside it are new."""
         known = self._life_days & self._lake.partitions("message_lives", staged=False)
         before, now = (
             removed_leases_in(

@@ -138,7 +138,7 @@ def stream(
 
 
 class _MicroBatches:
-    """Processes what Spark found new."""
+    """Processes the new manifests that Spark has found."""
 
     def __init__(
         self, running: PipelineStream, journal: str, lake: Lake, options: RunOptions, lateness_s: int,
@@ -165,7 +165,7 @@ class _MicroBatches:
             self._on_batch(report)
 
     def _compute(self, spark: SparkSession, names: set[str]) -> RunReport:
-        """Process manifests. At a URL, begin again if another process has changed the lake meanwhile."""
+        """Process manifests. At a URL, start again if another process has changed the lake meanwhile."""
         lake, stopping = self._lake, self._running.stopping
         while True:
             with lake.locked(wait=True):  # an archive or erasure may be in progress

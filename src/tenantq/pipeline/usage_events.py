@@ -2,8 +2,8 @@
 
 OpenMeter and Lago accept an event once, by its ID, and never change it. So IDs do not depend on the export, and a correction
 is an event of its own, with a negative quantity if the line was too high. It counts when it was approved, because the service
-has already invoiced the closed month. Lago refuses a request as a whole if it knows one of its events, so a request has events
-of one hour or one correction: an export that has more than the one before does not mix known and new events.
+has already invoiced the closed month. Lago refuses a whole request if it already has one of the events. So a request
+has events of one hour or one correction, and a later export does not mix known and new events.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,9 +22,9 @@ from tenantq.pipeline.price_book import PriceBook
 
 _METRICS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_hours")
 _OF_GB: Final = {"gb_in": "bytes_in", "gb_out": "bytes_out", "gb_hours": "byte_hours"}
-"""The metric of events that a metric of the price book is counted in."""
+"""The metric of events in which a metric of the price book is counted."""
 _GB: Final = 1_000_000_000
-_LAGO_EVENTS_MAX: Final = 100  # of a request
+_LAGO_EVENTS_MAX: Final = 100  # per request
 
 
 class BilledUsage(msgspec.Struct, frozen=True):
@@ -45,7 +45,9 @@ def usage_hours(lake: Lake, used: VersionSet, period: str) -> Iterator[BilledUsa
         if file.partition.startswith(f"date={period}")
     ]
     if not days:
-        raise NotFound(f"month {period}: has no usage in version set {used.number}")
+        raise NotFound(
+            f"month {period}: has no usage in version set {used.number}. Run 'tenantq pipeline run' over the journal of that month first."
+        )
     for file in sorted(days, key=lambda one: one.partition):
         hours: dict[tuple[str, str], dict[str, Decimal]] = {}
         for row in lake.tables.rows([lake.tables.local_copy(f"usage_hourly/{file.path}")]):
@@ -59,10 +61,10 @@ def usage_hours(lake: Lake, used: VersionSet, period: str) -> Iterator[BilledUsa
 
 
 def usage_corrections(state: LakeState, period: str, fixes: Iterable[dict[str, Any]]) -> Iterator[BilledUsage]:
-    """Yield the approved ones of a month's corrections, in order of their approval.
+    """Yield a month's approved corrections, in order of their approval.
 
     Shares of common costs and amounts without a quantity are no usage. If several items count one metric, the first one
-    in the price book speaks for it.
+    in the price book counts.
     """
     approvals = state.approvals
     approved = [one for one in fixes if one["line"] in approvals]

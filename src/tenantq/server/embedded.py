@@ -77,7 +77,7 @@ class Server(ListeningServer):
             runtime.tracing = self.telemetry.calls
         await runtime.open(self._node.other_shards if self._node is not None else None)
         if self._spec is None:
-            remove_placements(self._home)  # of the time when there were more shards
+            remove_placements(self._home)  # from when there were more shards
         if self._sockets is None:
             transports.open()
         await runtime.bootstrap(self._admin_token, self._show_token)

@@ -272,7 +272,7 @@ class Admission:
         return admitted
 
     def _refund_unused(self, paid: list[Charge], error: BaseException) -> None:
-        """Refund what a call has paid that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
+        """Refund a call that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
         for one in paid:
             if one.owner == "tenant" or not isinstance(error, Forbidden):
                 self.rates.refund(one)

@@ -176,7 +176,9 @@ class Erasures:
                 try:
                     await self._other_shards.ask_all("erasures.drop_backup_keys_local", erased.tenant_id)
                 except TenantqError as error:
-                    log.warning("backups of other shards may still contain data keys of an erased tenant: %s", error)
+                    log.warning(
+                        "backups of other shards may still contain data keys of an erased tenant; retrying: %s", error
+                    )
                     self._retry_later()
                     return erased
             if not await self._shard.erasure.erase_bytes(erased.tenant_id):

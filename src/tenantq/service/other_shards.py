@@ -80,7 +80,7 @@ class OtherShards:
     async def back_up(
         self, create_local: Callable[[], Awaitable[BackupManifest]], *, segments: bool
     ) -> list[BackupManifest]:
-        """Create a backup on this shard, and one of its name on every other, with exported segments if ``segments`` is set."""
+        """Create a backup on this shard, and one of the same name on every other, with exported segments if ``segments`` is set."""
         del segments
         return [await create_local()]
 

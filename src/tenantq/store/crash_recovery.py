@@ -65,12 +65,13 @@ def check_format(path: Path, *, read_only: bool) -> None:
         raise StoreDamaged(f"{file} is unreadable: {error}") from error
     if found.format not in {FORMAT, SPREAD_FORMAT} or found.product != "tenantq":
         raise StoreFormat(
-            f"{path} is of format {found.format}; this program reads formats {FORMAT} and {SPREAD_FORMAT}"
+            f"{path}: unsupported format {found.format}; this program reads formats {FORMAT} and {SPREAD_FORMAT}."
+            " Use the version of tenantq that wrote it."
         )
 
 
 def raise_format(path: Path) -> None:
-    """Have programs that do not know parts of tenants refuse a store."""
+    """Make programs that do not know parts of tenants refuse a store."""
     write_durably(path / "format", msgspec.json.encode(FormatFile(SPREAD_FORMAT)))
 
 

@@ -72,7 +72,7 @@ class OwnedStore(Families, Generic[_Owner]):
         """Do nothing: the server reclaims the space of deleted rows."""
 
     def forget_deletions(self) -> bool:
-        """Do nothing: no file of the server only records deletions."""
+        """Do nothing: the server has no file that only records deletions."""
         return False
 
     def manifest(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 FILE: Final = "directory.db"
 BUSY_S: Final = 2.0
-"""How long a change waits for one of another process. A change takes as long as a sync of the disk."""
+"""How long a change waits for a change by another process. A change takes as long as a sync of the disk."""
 
 CHANGES_KEPT: Final = 10_000
 """Changes that a process can catch up with; one that missed more reads the whole directory."""
@@ -98,7 +98,7 @@ class PlacementFile:
     # ---- moves ----
 
     def hold_moves(self, holder: int) -> None:
-        """Refuse to begin moves until ``release_moves``. Raises Conflict if something moves, or ``holder`` holds already."""
+        """Refuse new moves until ``release_moves``. Raises Conflict if a tenant is moving, or ``holder`` already holds."""
 
         def change() -> None:
             rows = self._writer.execute("SELECT name, version, placement FROM directory").fetchall()
@@ -110,7 +110,7 @@ class PlacementFile:
         self._change(change)
 
     def release_moves(self, holder: int) -> None:
-        """Let moves begin again."""
+        """Allow new moves again."""
         self._change(lambda: self._writer.execute("DELETE FROM holds WHERE holder = ?", (holder,)))
 
     # ---- for a server that starts ----
@@ -167,27 +167,27 @@ class PlacementFile:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise errors of SQLite as those of a store."""
+        """Raise errors of SQLite as errors of a store."""
         try:
             yield
         except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
             raise StoreFailed(f"{self.path}: {error}") from error
         except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
             raise StoreDamaged(
-                f"{self.path} is damaged: {error}. Stop the server and delete the file: the next start writes it again from"
+                f"{self.path} is damaged: {error}. Stop the server and delete the file. The next start rebuilds it from"
                 " the shards, without pins."
             ) from error
 
 
 def remove_placements(home: Path) -> None:
-    """Delete the directory of a server that has one shard now."""
+    """Delete the directory of a server that now has one shard."""
     for ending in ("-wal", "-shm", ""):
         (home / f"{FILE}{ending}").unlink(missing_ok=True)
 
 
 def tenants_moving() -> Conflict:
-    """Return the error for a backup that would miss a tenant, or have it twice."""
-    return Conflict("tenants are moving between shards. Create the backup when they have moved.")
+    """Return the error for a backup that would miss a tenant, or contain it twice."""
+    return Conflict("tenants are moving between shards. Wait until they have moved, then create the backup again.")
 
 
 def _is_moving(name: str, row: TenantPlacement) -> bool:

@@ -36,7 +36,7 @@ def test_of_two_tenants_of_one_name_the_lower_shards_is_served(caplog: pytest.Lo
         "both": TenantPlacement(shard=0, regions=("eu",)),
         "default": TenantPlacement(shard=0, regions=("eu",)),
     }
-    assert "tenants that two shards have, of which one is not served: both" in caplog.text
+    assert "only those on the lower shard are served: both" in caplog.text
 
 
 def test_a_fenced_tenant_belongs_to_its_source_until_the_target_serves_it() -> None:

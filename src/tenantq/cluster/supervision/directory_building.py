@@ -43,7 +43,7 @@ def _catalogs(home: Path, count: int) -> dict[int, Catalog]:
 
 
 def placements_of(catalogs: Mapping[int, Catalog]) -> dict[str, TenantPlacement]:
-    """Return the directory rows, given the catalogs by shard. Of two tenants of one name, the lower shard's is served."""
+    """Return the directory rows, given the catalogs by shard. If two shards have a tenant, the lower one serves it."""
     rows: dict[str, TenantPlacement] = {}
     twice: list[str] = []
     for number, catalog in sorted(catalogs.items()):
@@ -57,10 +57,13 @@ def placements_of(catalogs: Mapping[int, Catalog]) -> dict[str, TenantPlacement]
                 rows |= _spread_rows(number, tenant, catalogs)
     for number, catalog in catalogs.items():
         for name, moved in catalog.moved.items():
-            if moved.row and not (split_unit(name)[1] and _is_served(catalogs, name)):  # its move was not decided
+            if moved.row and not (split_unit(name)[1] and _is_served(catalogs, name)):  # the move was not decided
                 rows.setdefault(name, TenantPlacement(shard=number))
     if twice:
-        log.error("tenants that two shards have, of which one is not served: %s", ", ".join(sorted(twice)[:10]))
+        log.error(
+            "two shards have tenants of the same name; only those on the lower shard are served: %s",
+            ", ".join(sorted(twice)[:10]),
+        )
     return rows
 
 
@@ -82,7 +85,7 @@ def _spread_rows(home: int, tenant: TenantState, catalogs: Mapping[int, Catalog]
         for queue in one.queues:
             wanted = spread_shard(tenant.name, queue, part.shards)
             if wanted != number:
-                moving_to = None if part.next_shards else wanted  # a change that is going on decides that itself
+                moving_to = None if part.next_shards else wanted  # a change in progress decides that itself
                 rows[unit_name(tenant.name, queue)] = TenantPlacement(shard=number, moving_to=moving_to)
     return rows
 

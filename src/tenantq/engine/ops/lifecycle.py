@@ -85,7 +85,7 @@ class PutTenant(Operation[bool]):
 
 
 def deleted_just_now(tenant: str) -> Conflict:
-    """Return the error for a call that would create a tenant where it has been, but shall not be."""
+    """Return the error for a call that would create a tenant on a shard where it no longer belongs."""
     return Conflict("the tenant was deleted a moment ago. Send the request again to create a new one.", tenant=tenant)
 
 

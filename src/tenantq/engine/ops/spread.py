@@ -232,7 +232,7 @@ class DropPart(Operation[dict[str, int]]):
 
     def _leave_trace(self, effects: Effects) -> None:
         effects.state.catalog.put_moved(effects.batch, self.name, MovedRow(self.id, self.home, b"", self.block))
-        log_step(effects, self, self.name, "it has no part on this shard any more")
+        log_step(effects, self, self.name, "no longer has a part on this shard")
 
 
 @dataclass(eq=False)

@@ -80,7 +80,7 @@ def resets_of(rows: pa.Table) -> list[Reset]:
 
 
 def reset_of(row: Mapping[str, Any]) -> Reset:
-    """Return a row of QUEUE_RESETS as those of a summary."""
+    """Return a row of QUEUE_RESETS in the form that summaries use."""
     us = (row["ts"] - _EPOCH) // timedelta(microseconds=1)
     return row["shard"], row["tenant"], row["queue"], row["seq"], row["n"], us, row["op"]
 

@@ -216,6 +216,6 @@ _NONE: Final = (
     pa.table({**_PLACE, "age_max": pa.array([], pa.int64())}),
 )
 TIMES: Final = Reduction(("tenant", "queue", "op", "outcome", "wait_ms", "process_ms", "ts"), _times)
-"""Of rows of bronze."""
+"""Reduces rows of bronze."""
 STAYS: Final = Reduction(("tenant", "queue", "added_at", "ended_at", "outcome", "last"), _stays)
-"""Of message lives."""
+"""Reduces message lives."""

@@ -164,7 +164,7 @@ class DeltaTables:
                 self.roll_back()
             yield
         except BaseException:
-            with suppress(TenantqError, DeltaError, OSError):  # the claim ends by time then
+            with suppress(TenantqError, DeltaError, OSError):  # the claim then expires
                 self._claim(_FAILED)
             raise
         self._claim("")
@@ -231,7 +231,7 @@ class DeltaTables:
             except FileNotFoundError as error:  # of an older version set
                 raise Conflict(f"lake {self.name}: another run changed the lake. Run the command again.") from error
             file.parent.mkdir(parents=True, exist_ok=True)
-            draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")  # tables are read side by side
+            draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")  # tables are read in parallel
             draft.write_bytes(data)
             draft.rename(file)
         return file

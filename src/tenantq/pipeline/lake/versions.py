@@ -32,7 +32,7 @@ KEEP_FILES: Final = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
 }
-"""Table properties that keep VACUUM and log cleanup of other tools from files that version sets and legal holds need."""
+"""Table properties that keep VACUUM and log cleanup of other tools from deleting what version sets and legal holds need."""
 _SHORT_LOG: Final = {"delta.checkpointInterval": "10"}
 """Every command reads the version sets, from a bucket with a request for each entry since the last checkpoint."""
 _ENTRY: Final = re.compile(rf"(?:^|/){LOG}/(\d{{20}})\.[^/]*$")

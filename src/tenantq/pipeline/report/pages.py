@@ -121,7 +121,7 @@ def _changes(
         f"Rejected {each}": means(*_REJECTED),
     }  # fmt: skip
     if parts[0][-1][:10] == parts[1][0][:10]:
-        service = []  # it is known by day, and the halves share one
+        service = []  # it is known by day, and the two halves share a day
     kept = [_whole_service([row for row in service if part[0][:10] <= row["date"] <= part[-1][:10]]) for part in parts]
     return {"from": parts[1][0], "to": parts[1][-1], "figures": figures, "kept": [one and one["kept"] for one in kept]}
 

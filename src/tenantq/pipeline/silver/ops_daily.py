@@ -50,4 +50,4 @@ def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
 
 
 OPS: Final = Reduction(("tenant", "op", "outcome", "principal", "count", "ts"), _reduced)
-"""Of rows of bronze."""
+"""Reduces rows of bronze."""

@@ -103,4 +103,4 @@ def network(remote: str) -> str:
 
 
 PLACES: Final = Reduction(("tenant", "principal", "remote", "outcome", "count", "shard", "seq", "n", "ts"), _reduced)
-"""Of rows of bronze."""
+"""Reduces rows of bronze."""

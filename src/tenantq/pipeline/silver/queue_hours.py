@@ -349,6 +349,6 @@ CHANGES: Final = Reduction(
     ("shard", "seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "bytes", "outcome", "count", "details"),
     _reduced, ("resets",),
 )  # fmt: skip
-"""Of rows of bronze."""
+"""Reduces rows of bronze."""
 LEASES_OF_REMOVED: Final = Reduction(("tenant", "outcome", "leased_at_end", "last"), _removed)
-"""Of message lives."""
+"""Reduces message lives."""

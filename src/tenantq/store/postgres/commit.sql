@@ -1,6 +1,6 @@
 -- One round, in one transaction. The first statement checks and takes the shard's row, and notes that for the rest of the
--- transaction. Each other one does nothing without this note, so all can be sent together. Sent twice, they do the same again.
--- The shard's row is read once: while a transaction of others stays open, it has many dead versions.
+-- transaction. The others do nothing without this note, so all can be sent together. Sent twice, they have the same result.
+-- The shard's row is read once: while another transaction stays open, it has many dead versions.
 
 -- name: take_time
 SELECT set_config('statement_timeout', %(statement_ms)s, true);

@@ -228,12 +228,12 @@ class PostgresStore(OwnedStore[ShardOwnership]):
     def _rewrite(self) -> bool:
         """Have PostgreSQL write the shard's table to new files. Commits wait meanwhile, so it must take less than their patience.
 
-        Return False if a transaction can still see deleted rows, or has read the table. Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
-        docs/internals/stores.md.
+        Return False if a transaction can still see deleted rows, or has read the table. Raises StoreFailed unless PostgreSQL
+        confirms it. The write-ahead log, standbys and backups follow their own rules: see docs/internals/stores.md.
         """
         self._own()
         bound_ms = self._client.settings.patience_ms // 2
-        limits = SessionLimits(bound_ms, min(bound_ms // 2, _LOCK_MS))  # commits wait behind it for the lock
+        limits = SessionLimits(bound_ms, min(bound_ms // 2, _LOCK_MS))  # commits queue behind it for the lock
         session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
             ends = time.monotonic() + bound_ms / 1_000

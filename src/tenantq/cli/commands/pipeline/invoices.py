@@ -44,7 +44,7 @@ def export(lake_path: str, period: str, *, kind: Any, number: int | None, out: P
     """Export the invoice lines of a month with approved corrections, or its usage as events for OpenMeter or Lago.
 
     The same version set always gives the same bytes. Event IDs do not change, so sending an event twice counts once. The
-    events of a closed month stay as billed; each approved correction is another one, at the time of its approval.
+    events of a closed month stay as billed. Each approved correction is a separate event with the time of its approval.
     """
     lines = list(_billing().export(options.open_lake(lake_path), period, kind, number))
     if out is not None:
