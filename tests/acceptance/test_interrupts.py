@@ -83,7 +83,7 @@ def test_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment: Ca
     assert code == 0, err
     assert "Traceback" not in err
     assert not alive(children)
-    assert call("doctor", "--data-dir", tmp_path).code in {0, 3}  # 3: no shard had created its store yet
+    assert call("doctor", "--data-dir", tmp_path).code in {0, 6}  # 6: no shard had created its store yet
 
 
 @pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])

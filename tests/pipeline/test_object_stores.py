@@ -32,7 +32,7 @@ from tenantq.pipeline.stream import stream
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.clock import ManualClock
 from tests.administration import hold_tenant, put_queue, put_tenant
-from tests.buckets import Bucket, served_bucket
+from tests.buckets import bucket_process
 from tests.pipeline.conftest import NOW
 from tests.pipeline.journals import DAY, START, JournalWriter, entry, message_id
 from tests.pipeline.test_lake import Killed, seen, stage, stage_states
@@ -80,16 +80,16 @@ async def some_days(data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
-    """Serve one bucket for all tests."""
-    with pytest.MonkeyPatch.context() as environ, served_bucket(environ) as served:
-        yield served
+def bucket() -> Iterator[Any]:
+    """Serve one bucket for all tests; return a client of it."""
+    with pytest.MonkeyPatch.context() as environ, bucket_process(environ) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def data(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(bucket: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the data directory that the journal in the bucket comes from."""
-    assert bucket.client
+    assert bucket
     place = tmp_path_factory.mktemp("platform")
     (place / "prices.toml").write_text(PRICES)
     asyncio.run(some_days(place / "data"))
