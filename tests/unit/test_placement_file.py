@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.store import placement_file
-from tenantq.store.placement_file import FILE, PlacementFile, remove_placements
+from tenantq.store.placement_file import FILE, LOCK, PlacementFile, remove_placements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,24 @@ def test_of_writers_at_the_same_time_one_wins(both: tuple[PlacementFile, Placeme
     assert (version, len(stored)) == (11, 10)
     assert [stored[f"tenant-{number // 4}"] for number in range(40)] == rows
     assert sorted(row.version for row in stored.values()) == list(range(2, 12))
+
+
+def test_processes_open_commit_and_close_one_at_a_time(
+    both: tuple[PlacementFile, PlacementFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old versions of SQLite could lose a commit. Reads wait for nobody."""
+    first, second = both
+    row = first.place_tenant("acme", TenantPlacement(shard=1))
+    assert (tmp_path / LOCK).stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(placement_file, "BUSY_S", 0.0)
+    with (tmp_path / LOCK).open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        for call in (lambda: second.remove_tenant("acme"), lambda: PlacementFile(tmp_path), second.close):
+            with pytest.raises(StoreFailed, match=r"directory\.lock is locked by another process"):
+                call()
+        assert second.placements()[1] == {"acme": row}
+    second.remove_tenant("acme")
+    assert first.placements()[1] == {}
 
 
 def test_row_is_replaced_only_from_the_version_that_was_read(both: tuple[PlacementFile, PlacementFile]) -> None:
@@ -94,8 +113,9 @@ def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None
     stored.place_tenant("acme", TenantPlacement(shard=1))
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
     stored.close()
-    with pytest.raises(StoreFailed):
-        stored.placements()
+    for call in (stored.placements, lambda: stored.remove_tenant("acme")):
+        with pytest.raises(StoreFailed):
+            call()
     (tmp_path / FILE).write_bytes(b"not a database" * 100)
     with pytest.raises(StoreDamaged, match="delete the file"):
         PlacementFile(tmp_path)

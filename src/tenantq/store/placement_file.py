@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,10 +14,12 @@ from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.runtime.durable_files import sync
+from tenantq.store.commit_lock import CommitLock
 
 R = TypeVar("R")
 
 FILE: Final = "directory.db"
+LOCK: Final = "directory.lock"
 BUSY_S: Final = 2.0
 """How long a change waits for a change by another process. A change takes as long as a sync of the disk."""
 
@@ -32,7 +34,12 @@ _decode: Final = msgspec.json.Decoder(TenantPlacement).decode
 
 
 class PlacementFile:
-    """See ``cluster.registry.PlacementRows``. Every commit is synced; a killed process leaves nothing half written."""
+    """See ``cluster.registry.PlacementRows``. Every commit is synced; a killed process leaves nothing half written.
+
+    SQLite before 3.51.3 can lose a commit if another process commits or checkpoints at the same instant
+    (https://sqlite.org/wal.html#walresetbug). So processes open, commit and close one at a time, by a lock of their own.
+    Without a write-ahead log there would be no such bug, but reads would wait for the syncs of every commit.
+    """
 
     def __init__(self, home: Path) -> None:
         """Open the directory of the shards in ``home``; create it if it is missing. Raises StoreFailed, StoreDamaged or OSError."""
@@ -40,10 +47,18 @@ class PlacementFile:
         if not self.path.exists():
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, _MODE))
             sync(home)
-        with self._translated():
-            self._writer, self._reader = self._connect(), self._connect()  # a reader never waits for a writer
-            self._writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
         self._writing, self._reading = threading.Lock(), threading.Lock()
+        with ExitStack() as opened:
+            self._commits = opened.enter_context(closing(CommitLock(home / LOCK)))
+            self._writer, self._reader = self._open()  # a reader never waits for a writer
+            opened.pop_all()
+
+    def _open(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        with self._commits.held(BUSY_S), self._translated(), ExitStack() as opened:
+            writer, reader = (opened.enter_context(closing(self._connect())) for _ in range(2))
+            writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+            opened.pop_all()
+            return writer, reader
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
@@ -52,10 +67,11 @@ class PlacementFile:
         return connection
 
     def close(self) -> None:
-        """Close the file."""
-        with self._writing, self._reading:
+        """Close the file. The last process writes the rest of the log into it."""
+        with self._writing, self._reading, self._commits.held(BUSY_S):
             self._reader.close()
             self._writer.close()
+        self._commits.close()
 
     # ---- see ``PlacementRows`` ----
 
@@ -157,7 +173,7 @@ class PlacementFile:
     # ---- transactions ----
 
     def _change(self, change: Callable[[], R]) -> R:
-        with self._writing, self._translated(), _transaction(self._writer, "IMMEDIATE"):
+        with self._writing, self._commits.held(BUSY_S), self._translated(), _transaction(self._writer, "IMMEDIATE"):
             return change()
 
     @contextmanager
@@ -181,8 +197,8 @@ class PlacementFile:
 
 def remove_placements(home: Path) -> None:
     """Delete the directory of a server that now has one shard."""
-    for ending in ("-wal", "-shm", ""):
-        (home / f"{FILE}{ending}").unlink(missing_ok=True)
+    for name in (f"{FILE}-wal", f"{FILE}-shm", FILE, LOCK):
+        (home / name).unlink(missing_ok=True)
 
 
 def tenants_moving() -> Conflict:
