@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[tuple[PlacementFile, PlacementFile]]:
     """Return the directory as two processes have it open."""
-    pair = PlacementFile(tmp_path), PlacementFile(tmp_path)
+    pair = PlacementFile(tmp_path, create=True), PlacementFile(tmp_path)
     yield pair
     for one in pair:
         one.close()
@@ -57,6 +57,21 @@ def test_processes_open_commit_and_close_one_at_a_time(
         assert second.placements()[1] == {"acme": row}
     second.remove_tenant("acme")
     assert first.placements()[1] == {}
+
+
+def test_only_a_starting_server_makes_the_file(tmp_path: Path) -> None:
+    """A shard that starts without one would find no tenant. A server without tenants makes it once."""
+    with pytest.raises(StoreFailed, match=r"is missing\. Restart the server"):
+        PlacementFile(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    stored = PlacementFile(tmp_path, create=True)
+    assert stored.is_new()
+    stored.fill({})
+    assert not stored.is_new()
+    stored.fill({"acme": TenantPlacement(shard=1)})
+    assert stored.placement_changes(1) is None
+    assert list(stored.placements()[1]) == ["acme"]
+    stored.close()
 
 
 def test_row_is_replaced_only_from_the_version_that_was_read(both: tuple[PlacementFile, PlacementFile]) -> None:
@@ -109,7 +124,7 @@ def test_nothing_begins_to_move_during_a_backup(both: tuple[PlacementFile, Place
 
 def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None:
     """Only the owner can read the file. It disappears with the last but one shard."""
-    stored = PlacementFile(tmp_path)
+    stored = PlacementFile(tmp_path, create=True)
     stored.place_tenant("acme", TenantPlacement(shard=1))
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
     stored.close()

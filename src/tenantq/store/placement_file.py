@@ -41,22 +41,28 @@ class PlacementFile:
     Without a write-ahead log there would be no such bug, but reads would wait for the syncs of every commit.
     """
 
-    def __init__(self, home: Path) -> None:
-        """Open the directory of the shards in ``home``; create it if it is missing. Raises StoreFailed, StoreDamaged or OSError."""
+    def __init__(self, home: Path, *, create: bool = False) -> None:
+        """Open the directory of the shards in ``home``; with ``create``, make one if it is missing.
+
+        Raises StoreFailed, StoreDamaged or OSError.
+        """
         self.path = home / FILE
         if not self.path.exists():
+            if not create:
+                raise StoreFailed(f"{self.path} is missing. Restart the server, which rebuilds it from the shards.")
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, _MODE))
             sync(home)
         self._writing, self._reading = threading.Lock(), threading.Lock()
         with ExitStack() as opened:
             self._commits = opened.enter_context(closing(CommitLock(home / LOCK)))
-            self._writer, self._reader = self._open()  # a reader never waits for a writer
+            self._writer, self._reader = self._open(create=create)  # a reader never waits for a writer
             opened.pop_all()
 
-    def _open(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    def _open(self, *, create: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         with self._commits.held(BUSY_S), self._translated(), ExitStack() as opened:
             writer, reader = (opened.enter_context(closing(self._connect())) for _ in range(2))
-            writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+            if create:
+                writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
             opened.pop_all()
             return writer, reader
 
@@ -132,14 +138,15 @@ class PlacementFile:
     # ---- for a server that starts ----
 
     def is_new(self) -> bool:
-        """Return whether nothing was ever written."""
+        """Return whether ``fill`` was never called, and nothing was written."""
         with self._read_transaction() as reader:
             return _version(reader) == _FIRST_VERSION
 
     def fill(self, rows: Mapping[str, TenantPlacement]) -> None:
-        """Write all rows of a new directory, in one commit."""
+        """Write all rows of a new directory, in one commit. It is not new any more, even without rows."""
 
         def change() -> None:
+            self._writer.execute("UPDATE state SET version = version + 1")
             for name, row in rows.items():
                 self._write(name, row)
 
