@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.domain.placement import unit_name
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.store import placement_file
 from tenantq.store.placement_file import FILE, LOCK, PlacementFile, remove_placements
@@ -120,6 +121,18 @@ def test_nothing_begins_to_move_during_a_backup(both: tuple[PlacementFile, Place
         first.hold_moves(0)
     second.move_tenant("acme", TenantPlacement(shard=2), moving.version)
     first.hold_moves(0)
+
+
+def test_a_refused_backup_names_the_tenants_that_move(both: tuple[PlacementFile, PlacementFile]) -> None:
+    """Up to three, once each, whether they move as a whole or in parts."""
+    stored, _ = both
+    waiting = {f"t{number}": TenantPlacement(shard=0, moving_to=1) for number in range(2)}
+    stored.fill({"still": TenantPlacement(shard=0), unit_name("t0", "q"): TenantPlacement(shard=1), **waiting})
+    with pytest.raises(Conflict, match=r"shards: t0, t1\. Wait .* 'tenantq topology unpin' gives it up before"):
+        stored.hold_moves(0)
+    stored.fill({f"s{number}": TenantPlacement(shard=0, next_shards=(0, 1)) for number in range(3)})
+    with pytest.raises(Conflict, match=r"shards: s0, s1, s2 and 2 more\. Wait"):
+        stored.hold_moves(0)
 
 
 def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None:

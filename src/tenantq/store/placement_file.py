@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,6 +25,8 @@ BUSY_S: Final = 2.0
 
 CHANGES_KEPT: Final = 10_000
 """Changes that a process can catch up with; one that missed more reads the whole directory."""
+
+_NAMED_MAX: Final = 3  # tenants in an error
 
 _SCHEMA: Final = Path(__file__).with_name("placement_file.sql").read_text(encoding="utf-8")
 _MODE: Final = 0o600
@@ -124,8 +126,9 @@ class PlacementFile:
 
         def change() -> None:
             rows = self._writer.execute("SELECT name, version, placement FROM directory").fetchall()
-            if any(_is_moving(name, _placement(version, row)) for name, version, row in rows):
-                raise tenants_moving()
+            moving = {split_unit(name)[0] for name, version, row in rows if _is_moving(name, _placement(version, row))}
+            if moving:
+                raise tenants_moving(moving)
             if not self._writer.execute("INSERT OR IGNORE INTO holds VALUES (?)", (holder,)).rowcount:
                 raise Conflict("another backup is running. Wait until it is complete.")
 
@@ -208,9 +211,15 @@ def remove_placements(home: Path) -> None:
         (home / name).unlink(missing_ok=True)
 
 
-def tenants_moving() -> Conflict:
+def tenants_moving(tenants: Collection[str] = ()) -> Conflict:
     """Return the error for a backup that would miss a tenant, or contain it twice."""
-    return Conflict("tenants are moving between shards. Wait until they have moved, then create the backup again.")
+    named, more = sorted(tenants)[:_NAMED_MAX], len(tenants) - _NAMED_MAX
+    names = f": {', '.join(named)}" if named else ""
+    return Conflict(
+        f"tenants are moving between shards{names}{f' and {more} more' if more > 0 else ''}. Wait until they have moved, then"
+        " create the backup again. 'tenantq cluster status' shows why a move does not end, and 'tenantq topology unpin' gives it"
+        " up before it is decided."
+    )
 
 
 def _is_moving(name: str, row: TenantPlacement) -> bool:
