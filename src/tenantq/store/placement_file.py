@@ -140,6 +140,10 @@ class PlacementFile:
 
     # ---- for a server that starts ----
 
+    def release_all_moves(self) -> None:
+        """Allow moves again, also if a shard that was creating a backup does not exist any more. No shard may run."""
+        self._change(lambda: self._writer.execute("DELETE FROM holds"))
+
     def is_new(self) -> bool:
         """Return whether ``fill`` was never called, and nothing was written."""
         with self._read_transaction() as reader:
