@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,6 @@ from tenantq.store.placement_file import FILE, LOCK, PlacementFile, remove_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -149,3 +150,33 @@ def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None
         PlacementFile(tmp_path)
     remove_placements(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deletion_that_is_cut_short_leaves_no_old_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its log, the file would lack the last commits. A log without its file is not read."""
+    stored = PlacementFile(tmp_path, create=True)
+    stored.place_tenant("acme", TenantPlacement(shard=1))
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
+        shutil.copy(tmp_path / name, killed)
+    stored.close()
+    unlink = Path.unlink
+
+    def be_killed(path: Path, *, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cut:
+        cut.setattr(Path, "unlink", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_placements(killed)
+    assert {path.name for path in killed.iterdir()} == {f"{FILE}-wal", f"{FILE}-shm"}
+    again = PlacementFile(killed, create=True)
+    assert again.is_new()
+    again.close()
+    synced: list[list[Path]] = []
+    monkeypatch.setattr(placement_file, "sync", lambda home: synced.append(list(home.iterdir())))
+    remove_placements(killed)
+    remove_placements(killed)
+    assert synced == [[]]

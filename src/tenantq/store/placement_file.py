@@ -210,9 +210,12 @@ class PlacementFile:
 
 
 def remove_placements(home: Path) -> None:
-    """Delete the directory of a server that now has one shard."""
-    for name in (f"{FILE}-wal", f"{FILE}-shm", FILE, LOCK):
-        (home / name).unlink(missing_ok=True)
+    """Delete the directory of a server that now has one shard. One that is cut short leaves no file without its last commits."""
+    found = [path for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", LOCK) if (path := home / name).exists()]
+    for path in found:
+        path.unlink()
+    if found:
+        sync(home)
 
 
 def tenants_moving(tenants: Collection[str] = ()) -> Conflict:
