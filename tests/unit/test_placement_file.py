@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.domain.placement import unit_name
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.store import placement_file
-from tenantq.store.placement_file import FILE, PlacementFile, remove_placements
+from tenantq.store.placement_file import FILE, LOCK, PlacementFile, remove_placements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[tuple[PlacementFile, PlacementFile]]:
     """Return the directory as two processes have it open."""
-    pair = PlacementFile(tmp_path), PlacementFile(tmp_path)
+    pair = PlacementFile(tmp_path, create=True), PlacementFile(tmp_path)
     yield pair
     for one in pair:
         one.close()
@@ -38,6 +41,39 @@ def test_of_writers_at_the_same_time_one_wins(both: tuple[PlacementFile, Placeme
     assert (version, len(stored)) == (11, 10)
     assert [stored[f"tenant-{number // 4}"] for number in range(40)] == rows
     assert sorted(row.version for row in stored.values()) == list(range(2, 12))
+
+
+def test_processes_open_commit_and_close_one_at_a_time(
+    both: tuple[PlacementFile, PlacementFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old versions of SQLite could lose a commit. Reads wait for nobody."""
+    first, second = both
+    row = first.place_tenant("acme", TenantPlacement(shard=1))
+    assert (tmp_path / LOCK).stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(placement_file, "BUSY_S", 0.0)
+    with (tmp_path / LOCK).open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        for call in (lambda: second.remove_tenant("acme"), lambda: PlacementFile(tmp_path), second.close):
+            with pytest.raises(StoreFailed, match=r"directory\.lock is locked by another process"):
+                call()
+        assert second.placements()[1] == {"acme": row}
+    second.remove_tenant("acme")
+    assert first.placements()[1] == {}
+
+
+def test_only_a_starting_server_makes_the_file(tmp_path: Path) -> None:
+    """A shard that starts without one would find no tenant. A server without tenants makes it once."""
+    with pytest.raises(StoreFailed, match=r"is missing\. Restart the server"):
+        PlacementFile(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    stored = PlacementFile(tmp_path, create=True)
+    assert stored.is_new()
+    stored.fill({})
+    assert not stored.is_new()
+    stored.fill({"acme": TenantPlacement(shard=1)})
+    assert stored.placement_changes(1) is None
+    assert list(stored.placements()[1]) == ["acme"]
+    stored.close()
 
 
 def test_row_is_replaced_only_from_the_version_that_was_read(both: tuple[PlacementFile, PlacementFile]) -> None:
@@ -88,16 +124,59 @@ def test_nothing_begins_to_move_during_a_backup(both: tuple[PlacementFile, Place
     first.hold_moves(0)
 
 
+def test_a_refused_backup_names_the_tenants_that_move(both: tuple[PlacementFile, PlacementFile]) -> None:
+    """Up to three, once each, whether they move as a whole or in parts."""
+    stored, _ = both
+    waiting = {f"t{number}": TenantPlacement(shard=0, moving_to=1) for number in range(2)}
+    stored.fill({"still": TenantPlacement(shard=0), unit_name("t0", "q"): TenantPlacement(shard=1), **waiting})
+    with pytest.raises(Conflict, match=r"shards: t0, t1\. Wait .* 'tenantq topology unpin' gives it up before"):
+        stored.hold_moves(0)
+    stored.fill({f"s{number}": TenantPlacement(shard=0, next_shards=(0, 1)) for number in range(3)})
+    with pytest.raises(Conflict, match=r"shards: s0, s1, s2 and 2 more\. Wait"):
+        stored.hold_moves(0)
+
+
 def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None:
     """Only the owner can read the file. It disappears with the last but one shard."""
-    stored = PlacementFile(tmp_path)
+    stored = PlacementFile(tmp_path, create=True)
     stored.place_tenant("acme", TenantPlacement(shard=1))
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
     stored.close()
-    with pytest.raises(StoreFailed):
-        stored.placements()
+    for call in (stored.placements, lambda: stored.remove_tenant("acme")):
+        with pytest.raises(StoreFailed):
+            call()
     (tmp_path / FILE).write_bytes(b"not a database" * 100)
     with pytest.raises(StoreDamaged, match="delete the file"):
         PlacementFile(tmp_path)
     remove_placements(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deletion_that_is_cut_short_leaves_no_old_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its log, the file would lack the last commits. A log without its file is not read."""
+    stored = PlacementFile(tmp_path, create=True)
+    stored.place_tenant("acme", TenantPlacement(shard=1))
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
+        shutil.copy(tmp_path / name, killed)
+    stored.close()
+    unlink = Path.unlink
+
+    def be_killed(path: Path, *, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cut:
+        cut.setattr(Path, "unlink", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_placements(killed)
+    assert {path.name for path in killed.iterdir()} == {f"{FILE}-wal", f"{FILE}-shm"}
+    again = PlacementFile(killed, create=True)
+    assert again.is_new()
+    again.close()
+    synced: list[list[Path]] = []
+    monkeypatch.setattr(placement_file, "sync", lambda home: synced.append(list(home.iterdir())))
+    remove_placements(killed)
+    remove_placements(killed)
+    assert synced == [[]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.cluster.link import Link
@@ -12,6 +14,8 @@ from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.shard_calls import QUICK_MS
 from tenantq.errors import TenantqError
+from tenantq.runtime.backoff import Backoff
+from tenantq.runtime.futures import BackgroundTasks
 from tenantq.store.placement_file import tenants_moving
 
 if TYPE_CHECKING:
@@ -27,11 +31,16 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
     from tenantq.store.placement_file import PlacementFile
 
+log = logging.getLogger("tenantq.shards")
+
 HEARTBEAT_MS: Final = 1_000
 """How often each other shard gets a heartbeat."""
 
 TOLD_MS: Final = 1_000
 """How long a change of the directory waits for shards that do not answer. They read it later by themselves."""
+
+RELEASE_BACKOFF: Final = Backoff(100, 5_000)
+"""How often a shard tries to allow moves again after a backup."""
 
 
 class Peers:
@@ -138,6 +147,7 @@ class PeerFacts:
 
     def __init__(self, directory: TenantDirectory, peers: Peers, calls: ShardCalls, stored: PlacementFile) -> None:
         self._directory, self._peers, self._calls, self._stored = directory, peers, calls, stored
+        self._background = BackgroundTasks()
 
     def may_create(self, tenant: str) -> bool:
         """Return whether an unknown tenant may be created on this shard. May block the shard for a moment."""
@@ -160,9 +170,10 @@ class PeerFacts:
     @contextlib.asynccontextmanager
     async def moves_on_hold(self) -> AsyncIterator[None]:
         """Prevent moves of tenants inside the block. Raises Conflict if one is moving, or ShardDown."""
-        number = self._peers.number
-        await asyncio.to_thread(self._stored.hold_moves, number)
+        # a cancelled caller cannot stop the thread that holds the moves
+        holding = asyncio.ensure_future(asyncio.to_thread(self._stored.hold_moves, self._peers.number))
         try:
+            await asyncio.shield(holding)
             for moving in (await self._calls.query_each(range(self._calls.count), "moves.has_work")).values():
                 if isinstance(moving, TenantqError):
                     raise moving
@@ -170,4 +181,24 @@ class PeerFacts:
                     raise tenants_moving()
             yield
         finally:
-            await asyncio.to_thread(self._stored.release_moves, number)
+            tried = asyncio.Event()
+            self._background.start(self._release_moves(holding, tried))
+            await tried.wait()
+
+    async def _release_moves(self, holding: asyncio.Future[None], tried: asyncio.Event) -> None:
+        """Allow moves again, if they were held. Try until that succeeds; ``tried`` is set after the first attempt."""
+        await asyncio.wait([holding])
+        if holding.exception() is not None:
+            tried.set()
+            return
+        for attempt in itertools.count(1):
+            try:
+                await asyncio.to_thread(self._stored.release_moves, self._peers.number)
+            except TenantqError as error:
+                if attempt == 1:  # further attempts are not logged
+                    log.warning("tenants cannot move after a backup until this succeeds; retrying: %s", error)
+            else:
+                return
+            finally:
+                tried.set()
+            await asyncio.sleep(RELEASE_BACKOFF.ceiling_ms(attempt) / 1_000)

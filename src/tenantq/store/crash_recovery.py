@@ -36,6 +36,7 @@ _BEFORE_STORE: Final = {
     "directory.db",
     "directory.db-shm",
     "directory.db-wal",
+    "directory.lock",
 }  # may exist before the store
 
 

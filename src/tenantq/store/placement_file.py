@@ -3,8 +3,8 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,15 +14,19 @@ from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.runtime.durable_files import sync
+from tenantq.store.commit_lock import CommitLock
 
 R = TypeVar("R")
 
 FILE: Final = "directory.db"
+LOCK: Final = "directory.lock"
 BUSY_S: Final = 2.0
 """How long a change waits for a change by another process. A change takes as long as a sync of the disk."""
 
 CHANGES_KEPT: Final = 10_000
 """Changes that a process can catch up with; one that missed more reads the whole directory."""
+
+_NAMED_MAX: Final = 3  # tenants in an error
 
 _SCHEMA: Final = Path(__file__).with_name("placement_file.sql").read_text(encoding="utf-8")
 _MODE: Final = 0o600
@@ -32,18 +36,37 @@ _decode: Final = msgspec.json.Decoder(TenantPlacement).decode
 
 
 class PlacementFile:
-    """See ``cluster.registry.PlacementRows``. Every commit is synced; a killed process leaves nothing half written."""
+    """See ``cluster.registry.PlacementRows``. Every commit is synced; a killed process leaves nothing half written.
 
-    def __init__(self, home: Path) -> None:
-        """Open the directory of the shards in ``home``; create it if it is missing. Raises StoreFailed, StoreDamaged or OSError."""
+    SQLite before 3.51.3 can lose a commit if another process commits or checkpoints at the same instant
+    (https://sqlite.org/wal.html#walresetbug). So processes open, commit and close one at a time, by a lock of their own.
+    Without a write-ahead log there would be no such bug, but reads would wait for the syncs of every commit.
+    """
+
+    def __init__(self, home: Path, *, create: bool = False) -> None:
+        """Open the directory of the shards in ``home``; with ``create``, make one if it is missing.
+
+        Raises StoreFailed, StoreDamaged or OSError.
+        """
         self.path = home / FILE
         if not self.path.exists():
+            if not create:
+                raise StoreFailed(f"{self.path} is missing. Restart the server, which rebuilds it from the shards.")
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, _MODE))
             sync(home)
-        with self._translated():
-            self._writer, self._reader = self._connect(), self._connect()  # a reader never waits for a writer
-            self._writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
         self._writing, self._reading = threading.Lock(), threading.Lock()
+        with ExitStack() as opened:
+            self._commits = opened.enter_context(closing(CommitLock(home / LOCK)))
+            self._writer, self._reader = self._open(create=create)  # a reader never waits for a writer
+            opened.pop_all()
+
+    def _open(self, *, create: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        with self._commits.held(BUSY_S), self._translated(), ExitStack() as opened:
+            writer, reader = (opened.enter_context(closing(self._connect())) for _ in range(2))
+            if create:
+                writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+            opened.pop_all()
+            return writer, reader
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
@@ -52,10 +75,11 @@ class PlacementFile:
         return connection
 
     def close(self) -> None:
-        """Close the file."""
-        with self._writing, self._reading:
+        """Close the file. The last process writes the rest of the log into it."""
+        with self._writing, self._reading, self._commits.held(BUSY_S):
             self._reader.close()
             self._writer.close()
+        self._commits.close()
 
     # ---- see ``PlacementRows`` ----
 
@@ -102,8 +126,9 @@ class PlacementFile:
 
         def change() -> None:
             rows = self._writer.execute("SELECT name, version, placement FROM directory").fetchall()
-            if any(_is_moving(name, _placement(version, row)) for name, version, row in rows):
-                raise tenants_moving()
+            moving = {split_unit(name)[0] for name, version, row in rows if _is_moving(name, _placement(version, row))}
+            if moving:
+                raise tenants_moving(moving)
             if not self._writer.execute("INSERT OR IGNORE INTO holds VALUES (?)", (holder,)).rowcount:
                 raise Conflict("another backup is running. Wait until it is complete.")
 
@@ -115,15 +140,20 @@ class PlacementFile:
 
     # ---- for a server that starts ----
 
+    def release_all_moves(self) -> None:
+        """Allow moves again, also if a shard that was creating a backup does not exist any more. No shard may run."""
+        self._change(lambda: self._writer.execute("DELETE FROM holds"))
+
     def is_new(self) -> bool:
-        """Return whether nothing was ever written."""
+        """Return whether ``fill`` was never called, and nothing was written."""
         with self._read_transaction() as reader:
             return _version(reader) == _FIRST_VERSION
 
     def fill(self, rows: Mapping[str, TenantPlacement]) -> None:
-        """Write all rows of a new directory, in one commit."""
+        """Write all rows of a new directory, in one commit. It is not new any more, even without rows."""
 
         def change() -> None:
+            self._writer.execute("UPDATE state SET version = version + 1")
             for name, row in rows.items():
                 self._write(name, row)
 
@@ -157,7 +187,7 @@ class PlacementFile:
     # ---- transactions ----
 
     def _change(self, change: Callable[[], R]) -> R:
-        with self._writing, self._translated(), _transaction(self._writer, "IMMEDIATE"):
+        with self._writing, self._commits.held(BUSY_S), self._translated(), _transaction(self._writer, "IMMEDIATE"):
             return change()
 
     @contextmanager
@@ -180,14 +210,23 @@ class PlacementFile:
 
 
 def remove_placements(home: Path) -> None:
-    """Delete the directory of a server that now has one shard."""
-    for ending in ("-wal", "-shm", ""):
-        (home / f"{FILE}{ending}").unlink(missing_ok=True)
+    """Delete the directory of a server that now has one shard. One that is cut short leaves no file without its last commits."""
+    found = [path for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", LOCK) if (path := home / name).exists()]
+    for path in found:
+        path.unlink()
+    if found:
+        sync(home)
 
 
-def tenants_moving() -> Conflict:
+def tenants_moving(tenants: Collection[str] = ()) -> Conflict:
     """Return the error for a backup that would miss a tenant, or contain it twice."""
-    return Conflict("tenants are moving between shards. Wait until they have moved, then create the backup again.")
+    named, more = sorted(tenants)[:_NAMED_MAX], len(tenants) - _NAMED_MAX
+    names = f": {', '.join(named)}" if named else ""
+    return Conflict(
+        f"tenants are moving between shards{names}{f' and {more} more' if more > 0 else ''}. Wait until they have moved, then"
+        " create the backup again. 'tenantq cluster status' shows why a move does not end, and 'tenantq topology unpin' gives it"
+        " up before it is decided."
+    )
 
 
 def _is_moving(name: str, row: TenantPlacement) -> bool:

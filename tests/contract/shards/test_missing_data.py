@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from tenantq.backup.restore import restore_server
+from tenantq.cli.exit_codes import UNAVAILABLE, exit_code
 from tenantq.cluster.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.supervision import supervisor
-from tenantq.errors import StoreDamaged
+from tenantq.errors import StoreDamaged, StoreFailed
 from tenantq.runtime.backoff import Backoff
 from tests.acceptance.command import ADMIN_TOKEN, call
 from tests.contract.shards.sharded import supervised
@@ -85,3 +86,14 @@ def test_created_shards_are_remembered(tmp_path: Path) -> None:
         check_there(tmp_path)
     remember_count(tmp_path, 2)
     check_there(tmp_path)
+
+
+async def test_server_does_not_start_without_its_tenant_directory(tmp_path: Path) -> None:
+    """Its shards would find no tenant. No process is started."""
+    data = tmp_path / "data"
+    (data / "directory.lock").mkdir(parents=True)
+    server = supervised(data)
+    with pytest.raises(StoreFailed, match=r"directory\.lock: Is a directory; check the path") as refused:
+        await server.start(asyncio.Event())
+    assert exit_code(refused.value) == UNAVAILABLE
+    assert await server.stop()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from tenantq.cluster.supervision.directory_building import placements_of
+from tenantq.cluster.supervision.directory_building import build_directory, placements_of
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.placement import spread_shard
 from tenantq.engine.catalog import MovedRow
 from tenantq.engine.part_state import PartState
+from tenantq.store.placement_file import PlacementFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
     from tenantq.engine.catalog import Catalog
@@ -62,3 +65,15 @@ def test_queues_of_a_spread_tenant_are_found_where_they_are() -> None:
         "wide": TenantPlacement(shard=0, shards=shards, leaving=(2,), regions=("eu",)),
         f"wide/{here[1]}": TenantPlacement(shard=1, moving_to=0),
     }
+
+
+def test_a_starting_server_allows_moves_again(tmp_path: Path) -> None:
+    """A shard that was killed during a backup may not exist any more."""
+    build_directory(tmp_path, 1)
+    stored = PlacementFile(tmp_path)
+    assert not stored.is_new()
+    row = stored.place_tenant("acme", TenantPlacement(shard=0))
+    stored.hold_moves(7)
+    build_directory(tmp_path, 2)
+    assert stored.move_tenant("acme", TenantPlacement(shard=0, moving_to=1), row.version) is not None
+    stored.close()

@@ -18,9 +18,10 @@ log = logging.getLogger("tenantq.shards")
 
 
 def build_directory(home: Path, count: int) -> None:
-    """Write the directory of ``count`` shards, unless there is one. Blocks."""
-    stored = PlacementFile(home)
+    """Write the directory of ``count`` shards, unless there is one. No shard runs. Blocks. Raises StoreFailed, StoreDamaged or OSError."""
+    stored = PlacementFile(home, create=True)
     try:
+        stored.release_all_moves()
         if stored.is_new():
             stored.fill(placements_of(_catalogs(home, count)))
     finally:

@@ -7,7 +7,7 @@ from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import split_unit
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, StoreFormat
-from tenantq.store.placement_file import PlacementFile
+from tenantq.store.placement_file import FILE, PlacementFile
 from tenantq.store.rocks import RocksStore
 
 
@@ -37,6 +37,8 @@ def check_empty(data_dir: Path, count: int, before: int) -> None:
 
 def _forget_shards(data_dir: Path, count: int, before: int) -> None:
     """Delete directory rows of tenants that were never created. Raises Conflict if a tenant is to get a removed shard."""
+    if not (data_dir / FILE).exists():
+        return  # the next start makes one
     stored = PlacementFile(data_dir)
     try:
         _, rows = stored.placements()

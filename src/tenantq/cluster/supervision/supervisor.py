@@ -32,7 +32,7 @@ from tenantq.cluster.supervision.directory_building import build_directory
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, DRAIN, ShardStartup
 from tenantq.cluster.supervision.shard_process import ShardProcess
 from tenantq.domain.placement import TopologyShard
-from tenantq.errors import StoreDamaged, StoreLocked
+from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.futures import first_of
@@ -90,8 +90,7 @@ class Supervisor:
         self._lock_directory()
         await self._wait_until_free(asked)
         if not self._are_members:
-            with contextlib.suppress(OSError):  # the first shard reports what is wrong with the directory
-                await asyncio.to_thread(build_directory, self._home, self._count)
+            await self._build_directory()
         self._open_sockets()
         home, *others = self._shards
         for shard in self._shards:  # in parallel: starting a process takes a while
@@ -117,6 +116,14 @@ class Supervisor:
     def _remember_count(self) -> None:
         if not self._are_members:
             remember_count(self._home, self._count)
+
+    async def _build_directory(self) -> None:
+        """Write the tenant directory if there is none. Without it, the shards would find no tenant."""
+        try:
+            await asyncio.to_thread(build_directory, self._home, self._count)
+        except OSError as error:
+            where, what = error.filename or self._home, error.strerror or error
+            raise StoreFailed(f"{where}: {what}; check the path, its permissions and the free space") from error
 
     def _lock_directory(self) -> None:
         """Lock the data directory; raise StoreLocked if another supervisor has it. Each shard also locks its own directory."""
