@@ -110,13 +110,15 @@ class TenantArrivals:
         platform = self._shard.state.platform
         await self._shard.submit(ReceiveRows(platform, SYSTEM, id, name, changes, row, tuple(key_ids)))
         if row:
-            await self._shard.loop.synced()  # what the directory decides next must not be undone by a power failure
+            await (
+                self._shard.loop.made_durable()
+            )  # what the directory decides next must not be undone by a power failure
         return len(changes)
 
     async def activate(self, name: str) -> int:
         """Serve a tenant whose rows have arrived, and whose directory row names this shard."""
         await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, name))
-        await self._shard.loop.synced()  # the source deletes its rows
+        await self._shard.loop.made_durable()  # the source deletes its rows
         return 0
 
     async def cancel(self, name: str, session: str) -> int:
@@ -258,7 +260,7 @@ class TenantMoves:
             await transfer.copy(self._shard, capture, what.ranges())
             self._note(name, row, "switching", transfer.rows)
             await self._shard.submit(what.fence(target))
-            await self._shard.loop.synced()
+            await self._shard.loop.made_durable()
             until_ms = state.shard_clock.now_ms() + ahead_ms + 1  # from then on the target's messages are younger
             try:
                 await transfer.finish(self._shard, capture, what.key_ids())
