@@ -98,7 +98,7 @@ class TenantPlacements:
         with self._lock:
             if self._read_at > since:
                 return
-            self._read_at = time.monotonic()
+            started_at = time.monotonic()
             found = self._stored.placement_changes(self.version) if self.version else None
             if found is None:
                 self.version, self._rows = self._stored.placements()
@@ -106,11 +106,12 @@ class TenantPlacements:
                 self._units = {}
                 for name in self._rows:
                     self._index(name)
-                return
-            version, changes = found
-            for tenant, row in changes.items():
-                self._keep(tenant, row)
-            self.version = version
+            else:
+                version, changes = found
+                for tenant, row in changes.items():
+                    self._keep(tenant, row)
+                self.version = version
+            self._read_at = started_at  # not if the reading has failed
 
     def _keep(self, tenant: str, row: TenantPlacement | None) -> None:
         known = self._rows.get(tenant)
