@@ -10,14 +10,17 @@ import pytest
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
+from tenantq.domain.message import SYSTEM
+from tenantq.engine.ops.move import BeginArrival, FenceTenant
 from tenantq.engine.settings import ShardSettings
+from tenantq.errors import Unavailable
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.placement_file import PlacementFile
 from tests.administration import put_queue, put_tenant
 from tests.shards import message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from tenantq.cluster.shard_calls import CallsFromShard
@@ -35,6 +38,7 @@ class Pair:
         self.asked: list[str] = []
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
         self.after: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
+        self.then: Callable[[], Awaitable[object]] | None = None  # what happens after the tenant was activated
         cluster = Cluster(id="", format="1", shards=len(shards))
         self.views = [TenantPlacements(stored, cluster) for _ in shards]
         calls = cast("CallsFromShard", self)
@@ -48,12 +52,21 @@ class Pair:
         self.before(method, arguments)
         reply = getattr(self.arrivals[shard], method)(*arguments)
         found = await reply if hasattr(reply, "__await__") else reply
-        self.after(method, arguments)
+        try:
+            self.after(method, arguments)
+        finally:
+            if method == "activate" and self.then is not None:
+                then, self.then = self.then, None
+                await then()
         return found
 
     async def query_all(self, path: str, *arguments: Any, **options: Any) -> dict[int, Any]:
-        """Ask the other shard, which is always the target in these tests."""
+        """Ask the target: in these tests, only the source asks all others."""
         return {1: await self.query(1, path, *arguments, **options)}
+
+    def lose_row(self) -> None:
+        """Have the directory lose the tenant's row."""
+        self.stored.remove_tenant(NAME)
 
     async def look(self, shard: int) -> None:
         """Have a shard do all that it finds to do."""
@@ -100,3 +113,40 @@ async def test_with_durability_os_a_move_waits_for_real_syncs(pair: Pair) -> Non
     assert pair.places() == [False, True]
     assert synced == [("receive 0", True), ("receive 1", True), ("activate 0", True), ("activate 1", True)]
     assert pair.shards[1].reads.stats(NAME, "work").ready == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0, 1)])
+async def test_a_lost_directory_row_destroys_no_copy(pair: Pair, order: tuple[int, ...]) -> None:
+    """A fenced tenant whose row is lost is served by its source again, whichever shard looks first."""
+    source, target = pair.shards
+    tenant = source.tenant(NAME)
+    await target.submit(BeginArrival(target.state.platform, SYSTEM, tenant.id, NAME, 0))
+    await source.submit(FenceTenant(tenant, SYSTEM, 1))
+    pair.lose_row()
+    for shard in order:
+        await pair.look(shard)
+    assert pair.places() == [True, False]
+    assert source.reads.stats(NAME, "work").ready == 3
+    assert pair.stored.placements()[1][NAME].shard == 0
+    assert not target.state.catalog.arriving
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_a_fenced_tenant_without_a_row_may_live_or_have_been_deleted_elsewhere(
+    pair: Pair, *, deleted: bool
+) -> None:
+    """Its source deletes what it has, and only a lost row is written again."""
+
+    def lose(method: str, _: tuple[Any, ...]) -> None:
+        if method == "activate" and pair.asked.count(method) == 1:
+            pair.lose_row()
+            raise Unavailable("the reply is lost")
+
+    pair.after = lose
+    if deleted:
+        delete = pair.shards[1].erasure.delete_tenant
+        pair.then = lambda: delete(NAME, reason="a test says so")
+    await pair.look(0)
+    assert pair.places() == [False, not deleted]
+    assert pair.stored.placements()[1].keys() == (set() if deleted else {NAME})
+    assert not pair.shards[0].state.catalog.moved[NAME].row
