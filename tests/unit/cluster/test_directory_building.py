@@ -51,6 +51,19 @@ def test_a_fenced_tenant_belongs_to_its_source_until_the_target_serves_it() -> N
     assert placements_of({0: source, 1: serving}) == {"fenced": TenantPlacement(shard=1, regions=("eu",))}
 
 
+def test_a_fenced_group_of_queues_moves_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Else it would stay where its hash does not say, and callers would look for it elsewhere. Parts are no second tenant."""
+    shards = (0, 1)
+    group = next(name for name in map(str, range(9)) if spread_shard("wide", name, shards) == 1)
+    source = _catalog(_tenant("wide", 5, (), PartState(0, 0, shards)), **{f"wide/{group}": MovedRow(5, 1, b"row")})
+    target = _catalog(_tenant("wide", 5, (), PartState(1, 0, shards)))
+    assert placements_of({0: source, 1: target}) == {
+        "wide": TenantPlacement(shard=0, shards=shards, regions=("eu",)),
+        f"wide/{group}": TenantPlacement(shard=0, moving_to=1),
+    }
+    assert not caplog.records
+
+
 def test_queues_of_a_spread_tenant_are_found_where_they_are() -> None:
     """Those that are not where their hash says have rows, and move there. A part that is not needed leaves."""
     shards = (0, 1)
