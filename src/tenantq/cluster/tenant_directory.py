@@ -269,8 +269,9 @@ class TenantDirectory:
         return self.find(tenant) == self.number
 
     async def announce(self, tenant: str) -> None:
-        """Remove a tenant that was deleted. A tenant that was created again meanwhile keeps its place."""
-        if tenant not in self._own():
+        """Remove a tenant that was deleted. A tenant that was created again meanwhile, here or elsewhere, keeps its place."""
+        await self._placements.refresh()
+        if tenant not in self._own() and self._placements.find(tenant) == self.number:
             await self._placements.remove(tenant)
         if tenant in self._own():
             await self._placements.put(tenant, self.number)
