@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from tenantq.cluster.node import ClusterNode
 from tenantq.cluster.supervision.directory_building import build_directory, placements_of
-from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import spread_shard
 from tenantq.engine.catalog import MovedRow
 from tenantq.engine.part_state import PartState
+from tenantq.errors import StoreFailed
 from tenantq.store.placement_file import PlacementFile
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tenantq.engine.catalog import Catalog
 
@@ -90,3 +95,15 @@ def test_a_starting_server_allows_moves_again(tmp_path: Path) -> None:
     build_directory(tmp_path, 2)
     assert stored.move_tenant("acme", TenantPlacement(shard=0, moving_to=1), row.version) is not None
     stored.close()
+
+
+async def test_a_shard_does_not_start_with_a_directory_that_nobody_has_built(tmp_path: Path) -> None:
+    """Without rows it would take its moving tenants for deleted."""
+    with closing(PlacementFile(tmp_path, create=True)) as stored:
+        placements = TenantPlacements(stored, Cluster(id="", format="1", shards=2))
+        node = SimpleNamespace(_stored=stored, _placements=placements, _spec=SimpleNamespace(number=0))
+        read = partial(ClusterNode.read_directory, cast("ClusterNode", node))
+        with pytest.raises(StoreFailed, match="is empty"):
+            await read()
+        stored.fill({})  # a server without tenants
+        await read()
