@@ -37,7 +37,7 @@ async def test_rows_of_deleted_tenants_go_and_misplaced_tenants_are_named(
         await harness.tenant(name)
     for name in ("deleted", "elsewhere"):
         await _delete(harness, name)
-    with contextlib.closing(PlacementFile(tmp_path)) as stored:
+    with contextlib.closing(PlacementFile(tmp_path, create=True)) as stored:
         for name, shard in {"deleted": 0, "elsewhere": 1, "misplaced": 1, "new": 0}.items():
             stored.place_tenant(name, TenantPlacement(shard=shard))
         placements = TenantPlacements(stored, Cluster(id="", format="1", shards=2))

@@ -20,7 +20,7 @@ from tests.administration import put_queue, put_tenant
 from tests.shards import message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from tenantq.cluster.shard_calls import CallsFromShard
@@ -33,7 +33,7 @@ NAME = "acme"
 class Pair:
     """Two shards and their directory. Shard 0 has a tenant with messages."""
 
-    def __init__(self, shards: list[Shard], stored: PlacementFile) -> None:
+    def __init__(self, shards: Sequence[Shard], stored: PlacementFile) -> None:
         self.shards, self.stored = shards, stored
         self.asked: list[str] = []
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
@@ -90,7 +90,7 @@ async def pair(open_shard: OpenShard, tmp_path: Path) -> AsyncIterator[Pair]:
         await open_shard(f"shard-{number}", settings=settings, clock=SystemClock(), first_tenant_id=1 + (number << 26))
         for number in range(2)
     ]
-    with contextlib.closing(PlacementFile(tmp_path)) as stored:
+    with contextlib.closing(PlacementFile(tmp_path, create=True)) as stored:
         await put_tenant(shards[0], NAME)
         await put_queue(shards[0], NAME, "work")
         await shards[0].add(NAME, "work", [message() for _ in range(3)])
