@@ -170,12 +170,12 @@ class World:
         self.faults.clear()
         await self.audit()
 
-    async def audit(self) -> None:
-        """Have home compare the rights of all parts, until it has an answer."""
+    async def audit(self, known: tuple[int, ...] = PARTS) -> None:
+        """Have home compare the rights of all parts, until it has an answer. The directory knows parts on ``known``."""
         calls: Any = LossyCalls(self, 0)
         home, escrow = self.shards[0], self.escrows[0]
         settings = SharedSettings(0, home, calls, escrow, lambda _: PARTS, lambda: [TENANT], _no_own_tenant)
-        audit = RightsAudit(0, home, calls, escrow, lambda _: PARTS, settings)
+        audit = RightsAudit(0, home, calls, escrow, lambda _: known, settings)
         while True:
             with contextlib.suppress(Unavailable):
                 return await audit.restore(self.tenant(0))
@@ -317,6 +317,18 @@ async def test_an_hour_is_not_exceeded_while_the_clocks_of_shards_differ(tmp_pat
         assert await world.add(2, 10) == 10  # they count in the hour that shard 1 is in
         assert world.tenant(2).usage.hour.number == hour + 1
         assert await world.add(1, 30) == 20
+        world.check()
+    finally:
+        await world.close()
+
+
+async def test_parts_that_the_directory_has_lost_keep_their_rights(tmp_path: Path) -> None:
+    """Home does not give itself the full quota again."""
+    world = World(tmp_path, {"backlog": 10})
+    await world.open()
+    try:
+        assert await world.add(1, 6) == 6
+        await world.audit(known=(0,))
         world.check()
     finally:
         await world.close()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import unit_name
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.store import placement_file
@@ -134,6 +136,26 @@ def test_a_refused_backup_names_the_tenants_that_move(both: tuple[PlacementFile,
     stored.fill({f"s{number}": TenantPlacement(shard=0, next_shards=(0, 1)) for number in range(3)})
     with pytest.raises(Conflict, match=r"shards: s0, s1, s2 and 2 more\. Wait"):
         stored.hold_moves(0)
+
+
+def test_a_failed_reading_counts_for_nobody(both: tuple[PlacementFile, PlacementFile]) -> None:
+    """Whoever waited for it reads again instead of taking the rows for up to date."""
+    placements = TenantPlacements(both[0], Cluster(id="", format="1", shards=2))
+    since = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(both[0], "placements", _fail)
+        with pytest.raises(StoreFailed):
+            placements.read(time.monotonic())
+    both[1].place_tenant("acme", TenantPlacement(shard=1))
+    placements.read(since)
+    assert placements.find("acme") == 1
+    both[1].place_tenant("later", TenantPlacement(shard=1))
+    placements.read(since)  # the last reading began after that
+    assert placements.find("later") is None
+
+
+def _fail() -> NoReturn:
+    raise StoreFailed("busy")
 
 
 def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None:

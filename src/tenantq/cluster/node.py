@@ -36,6 +36,7 @@ from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.engine.shard import Shard
+from tenantq.errors import StoreFailed
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import Clock
 from tenantq.service.service import Service
@@ -102,7 +103,12 @@ class ClusterNode:
         self.other_shards = Gathering(directory, PeerFacts(directory, peers, calls, self._stored), self._from_shard)
 
     async def read_directory(self) -> None:
-        """Read the directory, before the shard is opened. A backup that this shard was creating is over."""
+        """Read the directory, before the shard is opened. A backup that this shard was creating is over.
+
+        Raises StoreFailed if nobody has built it: its rows decide which of two copies of a tenant is deleted.
+        """
+        if await asyncio.to_thread(self._stored.is_new):
+            raise StoreFailed(f"{self._stored.path} is empty. Restart the server, which builds it from the shards.")
         await asyncio.to_thread(self._stored.release_moves, self._spec.number)
         await self._placements.refresh()
 

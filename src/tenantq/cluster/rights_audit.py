@@ -102,7 +102,9 @@ class RightsAudit:
         raise Conflict("the rights of its parts change all the time", tenant=tenant.name)
 
     async def _accounts(self, tenant: TenantState) -> dict[int, PartAccount]:
-        others = [one for one in self._parts(tenant.name) if one != self._number]
+        part = tenant.part
+        recorded = (*part.shards, *part.next_shards) if part is not None else ()  # also if the directory has lost them
+        others = sorted({*self._parts(tenant.name), *recorded} - {self._number})
         found = await asyncio.gather(*(self._account(one, tenant) for one in others))
         accounts = {shard: one for shard, one in zip(others, found, strict=True) if one is not None}
         return {self._number: account_of(self._shard.state.catalog, tenant), **accounts}

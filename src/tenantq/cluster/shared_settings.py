@@ -94,9 +94,8 @@ class SharedSettings:
             shared = shared_state(self._shard.state, tenant)
             if not again and shared.is_like(self._sent.get(tenant.id)):
                 return
-            await (
-                self._shard.loop.synced()
-            )  # a part ignores older settings, so it must not have some that a crash undoes
+            # A part ignores older settings, so it must not have some that a crash undoes.
+            await self._shard.loop.made_durable()
             others = [one for one in self._parts(tenant.name) if one != self._number]
             found = await asyncio.gather(*(self._send(one, shared) for one in others), return_exceptions=True)
             try:

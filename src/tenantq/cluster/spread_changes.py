@@ -204,7 +204,7 @@ class SpreadChanges:
                 ReserveBlock(platform, SYSTEM, tenant.name)
             )  # no other part gets these ids
         arguments = (shared_state(self._shard.state, tenant), self._number, list(old), list(new), block)
-        await self._shard.loop.synced()
+        await self._shard.loop.made_durable()
         since: int = await self._calls.query(shard, "parts.prepare", *arguments, timeout_ms=ANSWER_MS)
         await self._submit(NotePart(platform, SYSTEM, tenant.name, shard, since))
 

@@ -12,7 +12,7 @@ from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Caller
 from tenantq.domain.names import check_tenant_name
-from tenantq.errors import NotFound, TenantqError
+from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
 
@@ -50,8 +50,8 @@ class TenantCreation:
         found: tuple[bool, TenantInfo]
         try:
             found = await self._calls.call(shard, "tenants.put", call, tenant, changes)
-        except TenantqError:
-            if known is None:
+        except TenantqError as error:
+            if known is None or isinstance(error, Conflict):  # an earlier attempt, or a deletion, may have left the row
                 with contextlib.suppress(TenantqError):  # then the row stays, and the next attempt uses it
                     await self._calls.query(shard, "peer.unplace", tenant)
             raise

@@ -98,7 +98,7 @@ class TenantPlacements:
         with self._lock:
             if self._read_at > since:
                 return
-            self._read_at = time.monotonic()
+            started_at = time.monotonic()
             found = self._stored.placement_changes(self.version) if self.version else None
             if found is None:
                 self.version, self._rows = self._stored.placements()
@@ -106,11 +106,12 @@ class TenantPlacements:
                 self._units = {}
                 for name in self._rows:
                     self._index(name)
-                return
-            version, changes = found
-            for tenant, row in changes.items():
-                self._keep(tenant, row)
-            self.version = version
+            else:
+                version, changes = found
+                for tenant, row in changes.items():
+                    self._keep(tenant, row)
+                self.version = version
+            self._read_at = started_at  # not if the reading has failed
 
     def _keep(self, tenant: str, row: TenantPlacement | None) -> None:
         known = self._rows.get(tenant)
@@ -268,8 +269,9 @@ class TenantDirectory:
         return self.find(tenant) == self.number
 
     async def announce(self, tenant: str) -> None:
-        """Remove a tenant that was deleted. A tenant that was created again meanwhile keeps its place."""
-        if tenant not in self._own():
+        """Remove a tenant that was deleted. A tenant that was created again meanwhile, here or elsewhere, keeps its place."""
+        await self._placements.refresh()
+        if tenant not in self._own() and self._placements.find(tenant) == self.number:
             await self._placements.remove(tenant)
         if tenant in self._own():
             await self._placements.put(tenant, self.number)

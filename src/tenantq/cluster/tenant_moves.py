@@ -71,6 +71,9 @@ RETRY_S: Final = 1.0
 ANSWER_MS: Final = 10_000
 """Timeout of one step at the target."""
 
+_COPY_IS_USELESS: Final = ("served", "erased")
+"""What may have become of a tenant at the source, if another shard can delete its rows."""
+
 MoveStage = Literal["waiting", "copying", "switching", "deleting"]
 
 
@@ -110,14 +113,25 @@ class TenantArrivals:
         platform = self._shard.state.platform
         await self._shard.submit(ReceiveRows(platform, SYSTEM, id, name, changes, row, tuple(key_ids)))
         if row:
-            await self._shard.loop.synced()  # what the directory decides next must not be undone by a power failure
+            await (
+                self._shard.loop.made_durable()
+            )  # what the directory decides next must not be undone by a power failure
         return len(changes)
 
     async def activate(self, name: str) -> int:
         """Serve a tenant whose rows have arrived, and whose directory row names this shard."""
         await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, name))
-        await self._shard.loop.synced()  # the source deletes its rows
+        await self._shard.loop.made_durable()  # the source deletes its rows
         return 0
+
+    def fate(self, id: int) -> str:
+        """Return what became of a tenant on this shard: "served", "leaving" (it is fenced), "erased", or "" if it is not known."""
+        catalog = self._shard.state.catalog
+        if id in catalog.tenants_by_id:
+            return "served"
+        if any(moved.id == id and moved.row for moved in catalog.moved.values()):
+            return "leaving"
+        return "erased" if any(one.tenant_id == id for one in self._shard.erasure.certificates()) else ""
 
     async def cancel(self, name: str, session: str) -> int:
         """Delete the rows of a tenant that does not move here."""
@@ -162,7 +176,7 @@ class TenantMoves:
             if self._placements.shard_of(name) == self._number:
                 self._begin(name, self._attempt(ActivateTenant(self._shard.state.platform, SYSTEM, name)))
             elif row is None or row.moving_to != self._number:
-                self._begin(name, self._attempt(CancelArrival(self._shard.state.platform, SYSTEM, name)))
+                self._begin(name, self._give_up(name))
 
     def _begin(self, name: str, work: Coroutine[object, object, None]) -> None:
         if name in self._tasks:
@@ -170,6 +184,22 @@ class TenantMoves:
             return
         task = self._tasks[name] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    async def _give_up(self, name: str) -> None:
+        """Delete the rows of an arriving tenant, unless they may be the only copy: then its source decides."""
+        tenant, group = split_unit(name)
+        id, arriving = self._shard.state.catalog.arriving.get(name, (0, None))
+        if arriving is not None and self._placements.row(tenant) is None:  # deleted, or the directory has lost the row
+            if group:
+                return  # if the tenant was deleted, its part here will be, with this
+            try:
+                fate = await self._calls.query(arriving.source, "arrivals.fate", id, timeout_ms=ANSWER_MS)
+            except TenantqError as error:
+                log.debug("an arriving tenant waits for its source: %s", error)
+                return
+            if fate not in _COPY_IS_USELESS:
+                return
+        await self._attempt(CancelArrival(self._shard.state.platform, SYSTEM, name))
 
     async def _attempt(self, operation: Operation[None]) -> None:
         try:
@@ -258,7 +288,7 @@ class TenantMoves:
             await transfer.copy(self._shard, capture, what.ranges())
             self._note(name, row, "switching", transfer.rows)
             await self._shard.submit(what.fence(target))
-            await self._shard.loop.synced()
+            await self._shard.loop.made_durable()
             until_ms = state.shard_clock.now_ms() + ahead_ms + 1  # from then on the target's messages are younger
             try:
                 await transfer.finish(self._shard, capture, what.key_ids())
@@ -293,6 +323,8 @@ class TenantMoves:
         while moved is not None and moved.row:
             try:
                 await self._placements.refresh()
+                if self._placements.row(split_unit(name)[0]) is None:
+                    await self._place_again(name, moved.id)
                 row, shard = self._placements.row(name), self._placements.shard_of(name)
                 if shard != self._number:
                     if shard == moved.target:
@@ -311,6 +343,25 @@ class TenantMoves:
                 log.warning("tenant %s is not served while its move is undecided: %s", name, error)
                 await asyncio.sleep(RETRY_S / 10)
             moved = self._shard.state.catalog.moved.get(name)
+
+    async def _place_again(self, name: str, id: int) -> None:
+        """Write the directory row of a fenced tenant that has none, unless it was deleted.
+
+        Raises an error if this is not known: because of a lost row, no shard deletes what may be the only copy.
+        """
+        tenant, group = split_unit(name)
+        if group:
+            if id in self._shard.state.catalog.tenants_by_id:
+                raise Unavailable("the directory has no row of the tenant", tenant=tenant)
+            return
+        fates = await self._calls.query_all("arrivals.fate", id, timeout_ms=ANSWER_MS)
+        for fate in fates.values():
+            if isinstance(fate, TenantqError):
+                raise fate
+        if "erased" not in fates.values():
+            shard = next((one for one, fate in fates.items() if fate == "served"), self._number)
+            log.warning("tenant %s: the directory has lost its row; it is on shard %d", name, shard)
+            await self._placements.put(name, shard)
 
     async def _erase(self, name: str, id: int) -> None:
         """Remove the deleted rows from the files of the store, if it allows that."""

@@ -218,11 +218,26 @@ class RoundLoop:
                 self.state.push(Release(tenant, caller, queue, mine))
 
     async def synced(self) -> None:
-        """Return when everything written so far is durable. Reads call it, because a crash could undo the rest."""
+        """Return when everything written so far is durable. Reads call it, because a crash could undo the rest.
+
+        With durability "os" it returns immediately.
+        """
+        if self._durable:
+            await self.made_durable()
+        else:
+            self.check_open()
+
+    async def made_durable(self) -> None:
+        """Return when everything written so far is durable, also with durability "os".
+
+        Whoever writes or deletes elsewhere because of what this shard has stored calls it: a power failure could undo only this.
+        """
         self.check_open()
-        if self._durable and (self._syncing or self._journal.synced_seq < self._journal.seq):
+        if self._syncing or self._journal.synced_seq < self._journal.seq:
             future: asyncio.Future[None] = self._loop.create_future()
             self._sync_waiters.append((self._journal.seq, future))
+            if not self._durable:
+                self._sync_behind()
             await future
             self.check_open()
 
@@ -365,7 +380,9 @@ class RoundLoop:
 
     def _sync_behind(self) -> None:
         """With durability "os": sync everything written since the last sync."""
-        self._sync_timer = None
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
         if self.failure is None and not self._closed:
             self._hand_over(Round(self.state, self._journal.seq))
 

@@ -78,6 +78,7 @@ class Server(ListeningServer):
         await runtime.open(self._node.other_shards if self._node is not None else None)
         if self._spec is None:
             remove_placements(self._home)  # from when there were more shards
+            self.shard.state.catalog.placed_here = lambda *_: True  # also what moved to one of them, if it existed
         if self._sockets is None:
             transports.open()
         await runtime.bootstrap(self._admin_token, self._show_token)

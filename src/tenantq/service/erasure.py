@@ -55,6 +55,7 @@ class Erasures:
         self._encryption, self._other_shards, self._backups = encryption, other_shards, backups
         self._signing_key = signing_key  # None: certificates stay unsigned
         self._running: set[str] = set()  # names of tenants that are being deleted, and erasures being certified
+        self._unannounced: set[str] = set()  # names of deleted tenants that others may not know of
         self._retry: Timer | None = None
         self._closing = False
 
@@ -89,6 +90,8 @@ class Erasures:
     async def finish_pending(self) -> None:
         """Continue deletions and certifications that a crash or an error interrupted. Failures are retried after a minute."""
         self._retry = None
+        for name in list(self._unannounced):
+            await self._announce(name)
         for state in [
             one for one in self._shard.state.catalog.tenants.values() if one.erasing is not None and is_home(one)
         ]:
@@ -144,9 +147,18 @@ class Erasures:
             erased = await self._delete_parts(state, reason, caller)
         self._admission.forget_tenant(state.name)
         self._encryption.forget(state)
-        # Erasing the bytes takes long, and the name is free again before that.
-        await self._other_shards.announce(state.name, None)
+        await self._announce(state.name)  # erasing the bytes takes long, and the name is free again before that
         return erased
+
+    async def _announce(self, name: str) -> None:
+        """Have the others know that a tenant was deleted. If that fails, the next attempt follows."""
+        try:
+            await self._other_shards.announce(name, None)
+            self._unannounced.discard(name)
+        except TenantqError as error:
+            log.warning("tenant %s is deleted, but its name is not free yet: %s", name, error, extra={"tenant": name})
+            self._unannounced.add(name)
+            self._retry_later()
 
     async def _delete_parts(self, state: TenantState, reason: str, caller: Caller) -> ErasureCertificate:
         """Delete a tenant's parts on other shards, and then the tenant itself."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from tenantq.cluster.node import ClusterNode
 from tenantq.cluster.supervision.directory_building import build_directory, placements_of
-from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import spread_shard
 from tenantq.engine.catalog import MovedRow
 from tenantq.engine.part_state import PartState
+from tenantq.errors import StoreFailed
 from tenantq.store.placement_file import PlacementFile
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tenantq.engine.catalog import Catalog
 
@@ -51,6 +56,19 @@ def test_a_fenced_tenant_belongs_to_its_source_until_the_target_serves_it() -> N
     assert placements_of({0: source, 1: serving}) == {"fenced": TenantPlacement(shard=1, regions=("eu",))}
 
 
+def test_a_fenced_group_of_queues_moves_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Else it would stay where its hash does not say, and callers would look for it elsewhere. Parts are no second tenant."""
+    shards = (0, 1)
+    group = next(name for name in map(str, range(9)) if spread_shard("wide", name, shards) == 1)
+    source = _catalog(_tenant("wide", 5, (), PartState(0, 0, shards)), **{f"wide/{group}": MovedRow(5, 1, b"row")})
+    target = _catalog(_tenant("wide", 5, (), PartState(1, 0, shards)))
+    assert placements_of({0: source, 1: target}) == {
+        "wide": TenantPlacement(shard=0, shards=shards, regions=("eu",)),
+        f"wide/{group}": TenantPlacement(shard=0, moving_to=1),
+    }
+    assert not caplog.records
+
+
 def test_queues_of_a_spread_tenant_are_found_where_they_are() -> None:
     """Those that are not where their hash says have rows, and move there. A part that is not needed leaves."""
     shards = (0, 1)
@@ -77,3 +95,15 @@ def test_a_starting_server_allows_moves_again(tmp_path: Path) -> None:
     build_directory(tmp_path, 2)
     assert stored.move_tenant("acme", TenantPlacement(shard=0, moving_to=1), row.version) is not None
     stored.close()
+
+
+async def test_a_shard_does_not_start_with_a_directory_that_nobody_has_built(tmp_path: Path) -> None:
+    """Without rows it would take its moving tenants for deleted."""
+    with closing(PlacementFile(tmp_path, create=True)) as stored:
+        placements = TenantPlacements(stored, Cluster(id="", format="1", shards=2))
+        node = SimpleNamespace(_stored=stored, _placements=placements, _spec=SimpleNamespace(number=0))
+        read = partial(ClusterNode.read_directory, cast("ClusterNode", node))
+        with pytest.raises(StoreFailed, match="is empty"):
+            await read()
+        stored.fill({})  # a server without tenants
+        await read()

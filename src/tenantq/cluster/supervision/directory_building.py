@@ -50,16 +50,19 @@ def placements_of(catalogs: Mapping[int, Catalog]) -> dict[str, TenantPlacement]
     for number, catalog in sorted(catalogs.items()):
         for name in tenants_with_rows(number, catalog.tenants):
             tenant = catalog.tenants[name]
+            if tenant.part is not None and not tenant.part.is_home:
+                continue
             if name in rows:
                 twice.append(name)
             elif tenant.part is None:
                 rows[name] = TenantPlacement(shard=number, regions=tenant.config.regions)
-            elif tenant.part.is_home:
+            else:
                 rows |= _spread_rows(number, tenant, catalogs)
     for number, catalog in catalogs.items():
         for name, moved in catalog.moved.items():
             if moved.row and not (split_unit(name)[1] and _is_served(catalogs, name)):  # the move was not decided
-                rows.setdefault(name, TenantPlacement(shard=number))
+                moving_to = moved.target if split_unit(name)[1] else None  # else the group would stay where it is
+                rows.setdefault(name, TenantPlacement(shard=number, moving_to=moving_to))
     if twice:
         log.error(
             "two shards have tenants of the same name; only those on the lower shard are served: %s",
