@@ -1,6 +1,6 @@
 """The doctor's report: findings, each with a kind and one sentence, and figures of the store."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -58,13 +58,8 @@ class DoctorReport(msgspec.Struct, frozen=True):
         return self.findings_total == 0
 
 
-def joined(
-    reports: Mapping[str, DoctorReport], twice: Iterable[str] = (), homeless: Iterable[str] = ()
-) -> DoctorReport:
-    """Combine the reports of several shards.
-
-    ``twice`` are tenants that exist on two of them, ``homeless`` those that have parts and no home.
-    """
+def joined(reports: Mapping[str, DoctorReport], together: "FindingLog") -> DoctorReport:
+    """Combine the reports of several shards with what was found by comparing them."""
     log = FindingLog()
     for shard, report in reports.items():
         for name in StoreFigures.__struct_fields__:
@@ -72,10 +67,8 @@ def joined(
         log.total += report.findings_total
         log.unchecked += [f"shard {shard} {one}" for one in report.unchecked]
         log.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
-    for tenant in twice:
-        log.found("catalog", "Two shards have a tenant with this name; only one is served.", tenant=tenant)
-    for tenant in homeless:
-        log.found("catalog", "Shards have parts of this tenant, but none is its home.", tenant=tenant)
+    log.total += together.total
+    log.findings += together.findings
     del log.findings[FINDINGS_LISTED_MAX:]
     return log.report()
 

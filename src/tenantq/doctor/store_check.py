@@ -2,9 +2,10 @@
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -12,6 +13,7 @@ from tenantq.doctor.catalog_check import KnownQueue, find_orphans, load_data_key
 from tenantq.doctor.journal_check import examine_journal, last_time_ms
 from tenantq.doctor.queue_check import QueueCheck
 from tenantq.doctor.report import DoctorReport, FindingLog, joined
+from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
 from tenantq.store.interface import Store, StoreReader, TooLargeToCopy
@@ -43,16 +45,72 @@ def examine(
 StoreOpener = Callable[[Path], StoreReader]
 
 
+ReadDirectory = Callable[[], Mapping[str, TenantPlacement] | None]
+"""Returns the tenant directory of shards that are named by their numbers; None if they have none yet."""
+
+
 def examine_shards(
-    shards: Sequence[tuple[str, Path, StoreOpener]], progress: Callable[[str, int], None] | None = None
+    shards: Sequence[tuple[str, Path, StoreOpener]],
+    progress: Callable[[str, int], None] | None = None,
+    read_directory: ReadDirectory = lambda: None,
 ) -> DoctorReport:
-    """Check the stores of all shards, given by name, directory and opener, and that each tenant has one home."""
+    """Check the stores of all shards, given by name, directory and opener, and that each tenant has one home.
+
+    That must be the one in the directory.
+    """
     logs = {name: _examine_shard(path, progress, open_store) for name, path, open_store in shards}
-    twice, homeless = _found_twice(logs.values()), _homeless(logs.values())
-    if twice or homeless:  # unless one has moved meanwhile
-        again = [_load(path, open_store) for _, path, open_store in shards]
-        twice, homeless = twice & _found_twice(again), homeless & _homeless(again)
-    return joined({name: log.report() for name, log in logs.items()}, sorted(twice), sorted(homeless))
+    places = FindingLog()
+    with _Damage(places, "the tenant directory cannot be read"):
+        found = _find_placement_errors(logs, read_directory)
+        if found.any():  # unless one has moved meanwhile
+            again = {name: _load(path, open_store) for name, path, open_store in shards}
+            found = found.also_in(_find_placement_errors(again, read_directory))
+        found.report(places)
+    return joined({name: log.report() for name, log in logs.items()}, places)
+
+
+class _PlacementErrors(msgspec.Struct, frozen=True):
+    """Tenants that are not in one place, as the directory says."""
+
+    twice: set[str]
+    homeless: set[str]
+    misplaced: set[str]
+
+    def any(self) -> bool:
+        return bool(self.twice or self.homeless or self.misplaced)
+
+    def also_in(self, other: Self) -> Self:
+        """Return the errors that were found again."""
+        return type(self)(self.twice & other.twice, self.homeless & other.homeless, self.misplaced & other.misplaced)
+
+    def report(self, log: FindingLog) -> None:
+        for text, tenants in (
+            ("Two shards have a tenant with this name; only one is served.", self.twice),
+            ("Shards have parts of this tenant, but none is its home.", self.homeless),
+            ("The directory names another shard than the one that has the tenant; it is not served.", self.misplaced),
+        ):
+            for tenant in sorted(tenants):
+                log.found("catalog", text, tenant=tenant)
+
+
+def _find_placement_errors(logs: Mapping[str, FindingLog], read_directory: ReadDirectory) -> _PlacementErrors:
+    directory = read_directory()
+    return _PlacementErrors(
+        _found_twice(logs.values()),
+        _homeless(logs.values()),
+        _misplaced(logs, directory) if directory is not None else set(),
+    )
+
+
+def _misplaced(logs: Mapping[str, FindingLog], directory: Mapping[str, TenantPlacement]) -> set[str]:
+    """Return the tenants that the directory misses, or places on other shards. Those that move are on their way."""
+    misplaced: set[str] = set()
+    for shard, log in logs.items():
+        for name in log.tenants - {DEFAULT_TENANT, *PROBE_TENANTS}:
+            row = directory.get(name)
+            if row is None or (row.shard != int(shard) and row.moving_to is None):
+                misplaced.add(name)
+    return misplaced
 
 
 def _found_twice(shards: Iterable[FindingLog]) -> set[str]:

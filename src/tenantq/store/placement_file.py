@@ -31,6 +31,7 @@ _NAMED_MAX: Final = 3  # tenants in an error
 _SCHEMA: Final = Path(__file__).with_name("placement_file.sql").read_text(encoding="utf-8")
 _MODE: Final = 0o600
 _FIRST_VERSION: Final = 1
+_ROWS: Final = "SELECT name, version, placement FROM directory"
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(TenantPlacement).decode
 
@@ -61,7 +62,7 @@ class PlacementFile:
             opened.pop_all()
 
     def _open(self, *, create: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        with self._commits.held(BUSY_S), self._translated(), ExitStack() as opened:
+        with self._commits.held(BUSY_S), _translated(self.path), ExitStack() as opened:
             writer, reader = (opened.enter_context(closing(self._connect())) for _ in range(2))
             if create:
                 writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
@@ -103,7 +104,7 @@ class PlacementFile:
     def placements(self) -> tuple[int, dict[str, TenantPlacement]]:
         """Return the directory and its version."""
         with self._read_transaction() as reader:
-            rows = reader.execute("SELECT name, version, placement FROM directory").fetchall()
+            rows = reader.execute(_ROWS).fetchall()
             return _version(reader), {name: _placement(version, row) for name, version, row in rows}
 
     def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
@@ -125,7 +126,7 @@ class PlacementFile:
         """Refuse new moves until ``release_moves``. Raises Conflict if a tenant is moving, or ``holder`` already holds."""
 
         def change() -> None:
-            rows = self._writer.execute("SELECT name, version, placement FROM directory").fetchall()
+            rows = self._writer.execute(_ROWS).fetchall()
             moving = {split_unit(name)[0] for name, version, row in rows if _is_moving(name, _placement(version, row))}
             if moving:
                 raise tenants_moving(moving)
@@ -187,26 +188,30 @@ class PlacementFile:
     # ---- transactions ----
 
     def _change(self, change: Callable[[], R]) -> R:
-        with self._writing, self._commits.held(BUSY_S), self._translated(), _transaction(self._writer, "IMMEDIATE"):
+        with self._writing, self._commits.held(BUSY_S), _translated(self.path), _transaction(self._writer, "IMMEDIATE"):
             return change()
 
     @contextmanager
     def _read_transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reading, self._translated(), _transaction(self._reader, "DEFERRED"):
+        with self._reading, _translated(self.path), _transaction(self._reader, "DEFERRED"):
             yield self._reader
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise errors of SQLite as errors of a store."""
-        try:
-            yield
-        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
-            raise StoreFailed(f"{self.path}: {error}") from error
-        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
-            raise StoreDamaged(
-                f"{self.path} is damaged: {error}. Stop the server and delete the file. The next start rebuilds it from"
-                " the shards, without pins."
-            ) from error
+
+def read_placements(home: Path) -> dict[str, TenantPlacement] | None:
+    """Return the directory of the shards in ``home``, or None if there is no file. Changes nothing; a server may run.
+
+    Raises StoreDamaged or StoreFailed.
+    """
+    path = home / FILE
+    if not path.exists():
+        return None
+    # Without a log, nothing writes the file, and even opening it would create a log.
+    mode = "mode=ro" if path.with_name(f"{FILE}-wal").exists() else "immutable=1"
+    with _translated(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as reader:
+        [(found,)] = reader.execute("PRAGMA quick_check(1)").fetchall()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        return {name: _placement(version, row) for name, version, row in reader.execute(_ROWS)}
 
 
 def remove_placements(home: Path) -> None:
@@ -216,6 +221,20 @@ def remove_placements(home: Path) -> None:
         path.unlink()
     if found:
         sync(home)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Raise errors of SQLite as errors of a store."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
+        raise StoreFailed(f"{path}: {error}") from error
+    except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+        raise StoreDamaged(
+            f"{path} is damaged: {error}. Stop the server and delete the file. The next start rebuilds it from"
+            " the shards, without pins."
+        ) from error
 
 
 def tenants_moving(tenants: Collection[str] = ()) -> Conflict:

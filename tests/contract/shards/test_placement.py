@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from tenantq.store.placement_file import FILE, PlacementFile
 from tests.acceptance.command import call
 from tests.contract.shards.sharded import Sharded, sharded, until
 from tests.contract.shards.test_processes import Producer, _bodies, _stop
@@ -189,8 +191,10 @@ def test_placement_survives_restarts_and_old_data_directories_get_a_directory(tm
         assert (_wait(server, moved), sorted(_wait(server, wide))) == ([1], [0, 1])
         until(lambda: server.ask("POST", "/v1/backups", json={"name": "night"}).status_code == 201)  # moves have ended
         _stop(server)
-    rows = sqlite3.connect(data / "directory.db").execute("SELECT name, placement FROM directory").fetchall()
+    with closing(sqlite3.connect(data / FILE)) as file:
+        rows = file.execute("SELECT name, placement FROM directory").fetchall()
     assert {moved, wide, plain} <= {name for name, _ in rows}
+    _check_that_the_doctor_compares(data, plain)
     for ending in ("", "-wal", "-shm"):
         (data / f"directory.db{ending}").unlink(missing_ok=True)
     restored = tmp_path / "restored"
@@ -211,6 +215,26 @@ def test_placement_survives_restarts_and_old_data_directories_get_a_directory(tm
             until(lambda pids=running: not alive(pids))
         refused = call("serve", "--data-dir", place, "--http", "127.0.0.1:0", "--shards", 1)
         assert (refused.code, "shard 1 has the tenant" in refused.err) == (7, True)
+
+
+def _check_that_the_doctor_compares(data: Path, tenant: str) -> None:
+    """Check that the doctor finds nothing, then a row that names the wrong shard, then a file that it cannot read."""
+    files = {file: file.read_bytes() for file in data.glob("directory.db*")}
+    assert call("doctor", "--data-dir", data).code == 0
+    assert {file: file.read_bytes() for file in data.glob("directory.db*")} == files
+    with closing(PlacementFile(data)) as directory:
+        right = directory.placements()[1][tenant]
+        wrong = directory.move_tenant(tenant, msgspec.structs.replace(right, shard=0), right.version)
+        assert wrong is not None
+        told = call("doctor", "--data-dir", data, "--json")
+        assert (told.code, [(one["kind"], one["tenant"]) for one in told.json["findings"]]) == (
+            1,
+            [("catalog", tenant)],
+        )
+        directory.move_tenant(tenant, right, wrong.version)
+    (data / FILE).write_bytes(b"not a database" * 100)
+    told = call("doctor", "--data-dir", data)
+    assert (told.code, "the tenant directory cannot be read" in told.out) == (1, True)
 
 
 def _data_keys(data: Path) -> int:

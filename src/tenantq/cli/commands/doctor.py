@@ -14,10 +14,11 @@ from tenantq.cli.output import Output, Table, output_command
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
 from tenantq.cluster.layout import numbered_dirs
 from tenantq.doctor.report import DoctorReport, Finding
-from tenantq.doctor.store_check import examine, examine_shards, open_embedded
+from tenantq.doctor.store_check import ReadDirectory, examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
 from tenantq.store.address import parse_store
 from tenantq.store.interface import StoreReader
+from tenantq.store.placement_file import read_placements
 
 
 @output_command(None, data_dir_option, store_options)
@@ -43,7 +44,7 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | N
             shards = examined_shards(store, store_name, shard, data_dir)
         else:
             shards = [(str(number), path, open_embedded) for number, path in numbered_dirs(data_dir)]
-        report = _examine(shards)
+        report = _examine(shards, lambda: read_placements(data_dir) if store is None else None)
     where = str(parse_store(store)) if store is not None else str(data_dir)
     verdict = "clean" if report.clean else plural(report.findings_total, "finding")
     hidden = report.findings_total - len(report.findings)
@@ -62,7 +63,9 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | N
     )
 
 
-def _examine(shards: Sequence[tuple[str, Path, Callable[[Path], StoreReader]]]) -> DoctorReport:
+def _examine(
+    shards: Sequence[tuple[str, Path, Callable[[Path], StoreReader]]], read_directory: ReadDirectory
+) -> DoctorReport:
     columns = (SpinnerColumn(), BAR, "{task.fields[rows]:,} rows", TimeElapsedColumn(), DESCRIPTION)
     with progress_bar(*columns, total=None, rows=0) as update:
 
@@ -70,7 +73,7 @@ def _examine(shards: Sequence[tuple[str, Path, Callable[[Path], StoreReader]]]) 
             update(description=where, rows=rows)
 
         if len(shards) > 1:
-            return examine_shards(shards, progress)
+            return examine_shards(shards, progress, read_directory)
         ((_, path, open_store),) = shards
         return examine(path, progress, open_store)
 
