@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import duckdb
@@ -49,6 +53,23 @@ def stage_states(spark: SparkSession, lake: Lake, number: int) -> None:
 def seen(spark: SparkSession, lake: Lake) -> set[int]:
     """Return the values in the table."""
     return {row["calls"] for row in lake.read(spark, "ops_daily").collect()}
+
+
+def test_threads_stage_tables_in_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run computes several tables at once, and the first ones may begin at the same moment."""
+    lake, both = Lake(tmp_path), Barrier(2)
+    make = tempfile.mkdtemp
+
+    def meet(**given: Any) -> str:
+        with suppress(BrokenBarrierError):  # only one thread comes here
+            both.wait(0.3)
+        made: str = make(**given)
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", meet)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lake.scratch, ("one", "two"))
+    assert first.parent == second.parent
 
 
 def test_a_commit_killed_at_any_step_is_atomic(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ class Lake:
         self._reduced: dict[str, dict[str, dict[Path, Path]]] = {}  # by table and reader: new file -> its reduced rows
         self._state: LakeState | None = None  # to commit
         self._staging = ""  # unique per commit, because Spark caches what it read by path
+        self._naming = Lock()  # tables are staged by several threads
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
@@ -274,10 +276,11 @@ class Lake:
 
     def _place(self, table: str) -> Path:
         """Return the directory in which a table is staged."""
-        if not self._staging:
-            (self.path / _STAGING).mkdir(exist_ok=True)
-            self._staging = f"{_STAGING}/{Path(tempfile.mkdtemp(prefix='', dir=self.path / _STAGING)).name}"
-        return self.path / self._staging / table
+        with self._naming:
+            if not self._staging:
+                (self.path / _STAGING).mkdir(exist_ok=True)
+                self._staging = f"{_STAGING}/{Path(tempfile.mkdtemp(prefix='', dir=self.path / _STAGING)).name}"
+            return self.path / self._staging / table
 
     def _reduced_place(self, table: str, reader: str) -> Path:
         return self._place(f"_reduced/{table}/{reader}")
