@@ -81,7 +81,7 @@ class PlacedTenants:
         self.spread.changes.look()
 
     async def close(self) -> None:
-        """Stop. Whoever opens the shard next continues."""
+        """Stop. The next owner of the shard continues."""
         try:
             await self.spread.close()
         finally:

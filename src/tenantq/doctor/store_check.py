@@ -60,12 +60,11 @@ def examine_shards(
     """
     logs = {name: _examine_shard(path, progress, open_store) for name, path, open_store in shards}
     places = FindingLog()
-    with _Damage(places, "the tenant directory cannot be read"):
-        found = _find_placement_errors(logs, read_directory)
-        if found.any():  # unless one has moved meanwhile
-            again = {name: _load(path, open_store) for name, path, open_store in shards}
-            found = found.also_in(_find_placement_errors(again, read_directory))
-        found.report(places)
+    found = _find_placement_errors(logs, read_directory, places)
+    if found.any():  # unless one has moved meanwhile
+        again = {name: _load(path, open_store) for name, path, open_store in shards}
+        found = found.also_in(_find_placement_errors(again, read_directory, FindingLog()))
+    found.report(places)
     return joined({name: log.report() for name, log in logs.items()}, places)
 
 
@@ -87,14 +86,18 @@ class _PlacementErrors(msgspec.Struct, frozen=True):
         for text, tenants in (
             ("Two shards have a tenant with this name; only one is served.", self.twice),
             ("Shards have parts of this tenant, but none is its home.", self.homeless),
-            ("The directory names another shard than the one that has the tenant; it is not served.", self.misplaced),
+            ("The directory does not name the shard that has the tenant, so it is not served.", self.misplaced),
         ):
             for tenant in sorted(tenants):
                 log.found("catalog", text, tenant=tenant)
 
 
-def _find_placement_errors(logs: Mapping[str, FindingLog], read_directory: ReadDirectory) -> _PlacementErrors:
-    directory = read_directory()
+def _find_placement_errors(
+    logs: Mapping[str, FindingLog], read_directory: ReadDirectory, places: FindingLog
+) -> _PlacementErrors:
+    directory: Mapping[str, TenantPlacement] | None = None
+    with _Damage(places, "the tenant directory cannot be read"):
+        directory = read_directory()
     return _PlacementErrors(
         _found_twice(logs.values()),
         _homeless(logs.values()),

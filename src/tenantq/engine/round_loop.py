@@ -230,7 +230,8 @@ class RoundLoop:
     async def made_durable(self) -> None:
         """Return when everything written so far is durable, also with durability "os".
 
-        Whoever writes or deletes elsewhere because of what this shard has stored calls it: a power failure could undo only this.
+        Await it before writing or deleting elsewhere because of what this shard has stored. Else a power failure could undo
+        only this shard's part.
         """
         self.check_open()
         if self._syncing or self._journal.synced_seq < self._journal.seq:
