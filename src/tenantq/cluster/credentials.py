@@ -27,10 +27,6 @@ class NoKeys:
         """Return None."""
         return None
 
-    def key_of_id(self, _: str) -> StoredKey | None:
-        """Return None."""
-        return None
-
     def token_revoked(self, _tenant: str | None, _token_id: str | None, _principal: str, _now_ms: int) -> bool:
         """Return False."""
         return False

@@ -31,7 +31,7 @@ from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
-from tenantq.gates.signature import ALGORITHM
+from tenantq.gates.signature import Signatures, SignedRequest
 from tenantq.journal.record import entry_of
 from tenantq.service.admission import Admission, own_tenant
 from tenantq.service.call import Call
@@ -135,16 +135,12 @@ class FrontAdmission:
         )
         self.directory = context.directory(self._fallback)
         self.authenticator.other_shards = context.credentials(None, self.directory)
+        self.signatures = Signatures(self.authenticator, keys, context.clock)
         self._authorizer = Authorizer(NoGrants(), context.clock)
 
     def _fallback(self) -> int:
         thread = self._context.host.fallback()
         return thread.number if thread is not None else 0
-
-    def unproved_bearer(self, bearer: str | None) -> str | None:
-        """Return the token that a signed request claims to hold, without checking its signature; other bearers unchanged."""
-        scheme, _, key_id = (bearer or "").partition(" ")
-        return self.keys.token_of(key_id) if scheme == ALGORITHM and key_id else bearer
 
     def check_residency_early(self, call: Call, tenant: str | None, _action: str, _queue: str | None) -> None:
         """Raise WrongRegion before the body is read. The caller may learn it only if the owner of the tenant says so too."""
@@ -162,6 +158,14 @@ class FrontAdmission:
         except TenantqError:
             found: Principal = await self._context.calls.call(self._fallback(), "access.log_in", call)
             return found
+
+    async def sign_in(self, call: Call, signed: SignedRequest, action: str) -> str:
+        """Return the token of the key that signed a request; raise SignatureRefused, and have it noted, if the signature is wrong."""
+        try:
+            return await self.signatures.token(signed)
+        except TenantqError:
+            token: str = await self._context.calls.call(self._fallback(), "sqs_lookup.sign_in", call, signed, action)
+            return token
 
     async def authorize_platform(self, call: Call, action: str) -> None:
         """Raise, and have it noted, if the caller may not do this with the platform.
@@ -404,6 +408,8 @@ class FrontService:
         tenants.put = TenantCreation(context.placements, context.calls, routing, admission, self._served).put
         access: Any = getattr(self, "access")  # noqa: B009  # as above
         access.log_in = lambda call: admission.identify(call, "login")
+        lookup: Any = getattr(self, "sqs_lookup")  # noqa: B009  # as above
+        lookup.sign_in = admission.sign_in
 
     def _served(self) -> set[str]:
         return {member.region for member in self.status.joined().view.members.values()}

@@ -63,7 +63,7 @@ FACETS: Final[dict[str, type]] = {
 }
 """The facets whose calls are forwarded, by their name in the service."""
 
-ANY_SHARD: Final = frozenset(("status.topology", "access.log_in"))
+ANY_SHARD: Final = frozenset(("status.topology", "access.log_in", "sqs_lookup.sign_in"))
 """Answered by the shard that is asked."""
 
 BY_CREDENTIAL: Final = frozenset(("sqs_lookup",))

@@ -82,10 +82,6 @@ class AccessStore:
     def key(self, token_hash: bytes) -> StoredKey | None:
         return self._by_hash.get(token_hash)
 
-    def key_of_id(self, key_id: str) -> StoredKey | None:
-        owner = self._owners.get(key_id)
-        return self._keys[owner].get(key_id) if owner is not None else None
-
     def keys(self, tenant_id: int) -> Mapping[str, StoredKey]:
         return self._keys.get(tenant_id, {})
 

@@ -37,9 +37,6 @@ class ApiKeySource(Protocol):
     def key(self, token_hash: bytes) -> StoredKey | None:
         """Return the key of this hash, revoked or not."""
 
-    def key_of_id(self, key_id: str) -> StoredKey | None:
-        """Return the key of this id, revoked or not."""
-
 
 def key_text(raw: bytes) -> str:
     """Return bytes as lower-case letters and digits: an ID without escapes and underscores."""

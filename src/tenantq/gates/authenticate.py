@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tenantq.domain.access import Grant, Principal, StoredKey
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Forbidden, TenantqError, Unauthenticated
-from tenantq.gates.api_key import TOKEN_CHARS_MAX, ApiKeySource, check_key, find_key, key_principal
+from tenantq.gates.api_key import TOKEN_CHARS_MAX, ApiKeySource, check_key, find_key, key_principal, token_hash
 from tenantq.gates.certificate import CertificateMap
 from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
@@ -222,6 +222,16 @@ class Authenticator:
         return verified.principal
 
     # ---- other shards ----
+
+    async def stores(self, token: str) -> bool:
+        """Return whether a token belongs to a stored key, of any shard, revoked or not. Raises Unavailable if a shard cannot be asked.
+
+        Whoever asks need not hold the token.
+        """
+        hash = token_hash(token)
+        if self._source.key(hash) is not None:
+            return True
+        return self.other_shards is not None and await self.other_shards.key(hash) is not None
 
     async def _key_of_other_shard(self, hash: bytes) -> Principal:
         """Return the principal of another shard's key. It is trusted for a short time only, because it may be revoked there."""

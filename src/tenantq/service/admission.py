@@ -23,7 +23,7 @@ from tenantq.gates.charge import Charge, RateKind
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
-from tenantq.gates.signature import ALGORITHM, Signatures
+from tenantq.gates.signature import Signatures
 from tenantq.gates.slots import SlotKind, Slots
 from tenantq.gates.worker_registry import WorkerRegistry
 from tenantq.runtime.clock import Clock, Timer
@@ -76,7 +76,7 @@ class Admission:
             anonymous_default=settings.anonymous_default and not strict_tenancy,
         )
         self.keys = keys if keys is not None else KeyMaker.temporary()
-        self.signatures = Signatures(shard.state.access, self.keys, clock)
+        self.signatures = Signatures(self.authenticator, self.keys, clock)
         self.authorizer = Authorizer(shard.state.access, clock)
         self.rates = RateLimits(clock)
         self.home_rates: HomeRates | None = None  # of tenants whose home is another shard
@@ -120,11 +120,6 @@ class Admission:
                 principal = await self.authenticator.authenticate(call.bearer, call.certificate)
         self._watch_key(principal, call)
         return principal
-
-    def unproved_bearer(self, bearer: str | None) -> str | None:
-        """Return the token that a signed request claims to hold, without checking its signature; other bearers unchanged."""
-        scheme, _, key_id = (bearer or "").partition(" ")
-        return self.keys.token_of(key_id) if scheme == ALGORITHM and key_id else bearer
 
     def _watch_key(self, principal: Principal, call: Call) -> None:
         if principal.id.startswith("key:"):

@@ -60,7 +60,7 @@ class SqsLookup:
     async def sign_in(self, call: Call, signed: SignedRequest, action: str) -> str:
         """Return the token of the key that signed a request; raise SignatureRefused, and note it, if the signature is wrong."""
         try:
-            return self._admission.signatures.token(signed)
+            return await self._admission.signatures.token(signed)
         except TenantqError as error:
             self.note_unsigned(call, action, error)
             raise

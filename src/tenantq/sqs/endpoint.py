@@ -101,9 +101,9 @@ class SqsEndpoint:
             else signed_request(head, request.body)
         )
         call = await self._sign_in(request.call, signed, known[1] if known is not None else "login")
+        request.call = call
         if known is None:
-            if not isinstance(signed, SignedRequest):
-                await self._state.service.access.log_in(call)
+            await self._state.service.access.log_in(call)
             raise _no_such_action(action)
         sqs_call = SqsCall(
             state=self._state,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -21,3 +22,15 @@ def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
 def code(call: Any, **parameters: Any) -> str:
     """Return the code of a refused call."""
     return refusal(call, **parameters)[0]
+
+
+def refused_within_a_second(client: Any, revoked_at: float) -> None:
+    """Call until the client's key is refused. No call that began a second after the revocation may succeed."""
+    while True:
+        began = time.monotonic()
+        try:
+            client.list_queues()
+        except ClientError:
+            break
+        assert began - revoked_at < 1
+    assert code(client.list_queues) == "InvalidClientTokenId"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import http.client
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import botocore.auth
 import msgspec
 import pytest
 
 from tenantq.domain.access import Grant
+from tenantq.http.settings import HttpSettings
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.call import Call
 from tests.contract.gates.harness import suspension
@@ -27,12 +30,16 @@ def status_and_code(answer: Any) -> tuple[int, str]:
 
 
 def test_key_signs_from_its_creation_until_it_is_revoked(server: SqsServer, tenant: str) -> None:
-    """Revocation applies at once; the tenant's other keys work."""
+    """Revocation applies at once; the tenant's other keys work. Without the secret, revoked and valid keys look the same."""
     key, other = server.key(tenant), server.key(tenant)
     first, second = (client_of(server.url, one.key_id, one.secret) for one in (key, other))
     first.create_queue(QueueName="work")
     server.run(server.server.service.access.revoke_key(server.admin, tenant, key.key_id))
     assert code(first.list_queues) == "InvalidClientTokenId"
+    unknown_action = json_call(key, server.url + "/", "NoSuchAction")
+    assert status_and_code(send(unknown_action)) == (403, "InvalidClientTokenId;Sender")
+    for one in (key, other):
+        assert code(client_of(server.url, one.key_id, "x").list_queues) == "SignatureDoesNotMatch"
     assert len(second.list_queues()["QueueUrls"]) == 1
 
 
@@ -70,7 +77,7 @@ def test_key_with_an_unknown_secret_says_that_a_new_one_is_needed(server: SqsSer
     (admin,) = server.run(server.server.service.access.list_platform_keys(server.admin))
     refused = refusal(client_of(server.url, admin.key_id, ADMIN_TOKEN).list_queues)
     assert refused[0] == "InvalidClientTokenId"
-    assert "Make a new key" in refused[1]
+    assert "Create a new key" in refused[1]
 
 
 def test_changed_request_is_refused(server: SqsServer, tenant: str) -> None:
@@ -228,6 +235,19 @@ def test_principal_uses_its_grants_in_other_tenants_by_url(server: SqsServer) ->
     assert code(fleet.send_message, QueueUrl=url, MessageBody="m") == "AccessDenied"
 
 
+def test_connections_of_a_key_count_together_with_those_over_http(tmp_path: Path) -> None:
+    """The oldest idle one of too many is evicted, however each names the key."""
+    with SqsServer(tmp_path, listener=HttpSettings(connections_per_credential_max=1)) as server:
+        key = server.key()
+        address = urlsplit(server.url)
+        first = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        first.request("GET", "/v1/queues", headers={"Authorization": f"Bearer {key.token}"})
+        assert first.getresponse().read()
+        assert send(json_call(key, server.url + "/", "ListQueues")).status == 200
+        assert first.sock.recv(1) == b""
+        first.close()
+
+
 HOSTILE = [
     b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"QueueUrl":1}', b'{"QueueUrl":"x","MessageBody":{}}', b'{"Entries":[1]}',
     b"[" * 5_000, b'{"a":' * 5_000, b'{"QueueUrl":"' + b"x" * 100_000 + b'"}', b'{"MessageBody":"\\ud800"}',
@@ -284,6 +304,6 @@ def test_keys_and_handles_survive_a_restart(tmp_path: Path) -> None:
         client.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
     file.unlink()
     with SqsServer(tmp_path) as third:
-        assert "Make a new key" in refusal(client_of(third.url, key.key_id, key.secret).list_queues)[1]
+        assert "Create a new key" in refusal(client_of(third.url, key.key_id, key.secret).list_queues)[1]
         assert third.run(third.server.service.queues.list(Call(bearer=key.token), None))
         assert third.client().list_queues()["QueueUrls"]

@@ -41,9 +41,6 @@ class MemoryBook:
     def key(self, token_hash: bytes) -> StoredKey | None:
         return self.keys.get(token_hash)
 
-    def key_of_id(self, key_id: str) -> StoredKey | None:
-        return next((key for key in self.keys.values() if key.id == key_id), None)
-
     def grants(self, tenant: str, principal: str) -> tuple[Grant, ...]:
         self.asked += 1
         return self.stored.get((tenant, principal), ())
