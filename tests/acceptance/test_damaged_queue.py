@@ -35,7 +35,7 @@ async def fill(shard: Shard, *, leased: bool = False) -> None:
         await shard.add(tenant, "work", [message(body) for _ in range(8)])
         if leased:
             await shard.poll(tenant, "work", max=8, lease_ms=1_000)
-    shard.state.store.erase(b"", b"\xff" * 8)  # like old tables: nothing is left to compact
+    shard.state.store.files.erase(b"", b"\xff" * 8)  # like old tables: nothing is left to compact
 
 
 def flip_a_byte(data: Path) -> None:
@@ -55,7 +55,7 @@ async def compact_and_add(data: Path) -> None:
     """Open a store, compact it, and add a message."""
     async with Shard(data) as shard:
         with contextlib.suppress(Exception):  # the binding has no error class of its own
-            shard.state.store.compact(b"", b"\xff" * 8)
+            shard.state.store.files.compact(b"", b"\xff" * 8)
         await shard.add("globex", "work", [message("refused")])
 
 
@@ -64,7 +64,7 @@ async def test_compaction_that_finds_damage_stops_the_server_once(open_shard: Op
     shard = await open_shard()
     await fill(shard)
     await shard.add("acme", "work", [message(MARK + bytes([n])) for n in range(3)])
-    shard.state.store.flush()
+    shard.state.store.files.flush()
     await shard.close()
     for file in (tmp_path / "data" / "db").glob("*.sst"):
         if MARK in file.read_bytes():

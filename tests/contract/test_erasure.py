@@ -55,7 +55,7 @@ async def fill(shard: Shard, tenant: str) -> None:
         [message(f"{mark} {n}", attributes={"a": mark}, group=mark, key=f"{mark}{n}") for n in range(50)],
     )
     await shard.add(tenant, "jobs", [message(mark) for _ in range(20)])
-    shard.state.store.flush()
+    shard.state.store.files.flush()
     await shard.add(tenant, "jobs", [message(mark, delay_ms=1_000) for _ in range(20)])
     done, failed = await shard.poll(tenant, "jobs", max=2)
     await shard.ack(tenant, "jobs", [done.receipt], results=[Result("completed", MARK)])

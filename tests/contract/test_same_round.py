@@ -162,7 +162,7 @@ async def test_space_of_purged_messages_is_reclaimed_with_durability_os(
     """It happens once, as after a sync."""
     emptied: list[bytes] = []
     shard = await open_shard(settings=ShardSettings(durability="os"))
-    monkeypatch.setattr(type(shard.state.store), "compact", lambda _, first, __: emptied.append(first))
+    monkeypatch.setattr(type(shard.state.store.files), "compact", lambda _, first, __: emptied.append(first))
     await shard.add(T, Q, [message()])
     prefix = shard.state.catalog.tenant(T).queues[Q].prefix
     assert await purge(shard, T, Q) == 1

@@ -147,7 +147,7 @@ def compact_all(shard: Shard) -> None:
     """Flush everything to tables and compact all deleted rows away."""
     store, options = shard.state.store, CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
-    store.flush()
+    store.files.flush()
     for name in FAMILIES:
         store.family(name).view.compact_range(None, None, options)
 

@@ -123,7 +123,7 @@ async def make_image(
         await shard.open()
         await _fill(shard, turn)
         if turn < 2:
-            shard.state.store.flush()
+            shard.state.store.files.flush()
             await shard.close()
     await _fill(shard, 3)  # after the last flush, so only in the log
     await _end(shard, last_body)

@@ -218,7 +218,7 @@ async def test_missing_database_is_refused(open_shard: OpenShard, tmp_path: Path
     """The sync marker records that there was data, so no empty store replaces it."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message("precious")])
-    shard.state.store.flush()
+    shard.state.store.files.flush()
     await shard.close()
     for path in list((tmp_path / "data").glob(gone)):
         if path.is_dir():

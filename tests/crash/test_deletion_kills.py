@@ -14,6 +14,7 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.rocks import RocksStore
+from tenantq.store.rocks_files import RocksFiles
 from tests.shards import freeze, message
 from tests.verbs import Shard
 
@@ -26,8 +27,8 @@ CALL = Call(bearer=ADMIN, remote="10.0.0.1")
 REASON = "their contract has ended"
 STEPS: tuple[tuple[type[Any], str], ...] = (
     (RocksStore, "write"),
-    (RocksStore, "scrub"),
-    (RocksStore, "erase"),
+    (RocksFiles, "scrub"),
+    (RocksFiles, "erase"),
     (KeyringFile, "remove_key"),
     (Backups, "_write_data_keys"),
 )

@@ -84,7 +84,7 @@ async def test_another_batch_with_the_same_number_is_refused(tmp_path: Path, dur
     batch = store.new_batch()
     batch.put(b"a", b"1", store.meta.handle)
     store.write(batch)
-    store._own().commit -= 1  # as where the answer was lost for good
+    store._owner.commit -= 1  # as where the answer was lost for good
     other = store.new_batch()
     other.put(b"b", b"2", store.meta.handle)
     with pytest.raises(StoreFailed, match="commit 1 is not the one that was sent"):

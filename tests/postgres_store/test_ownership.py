@@ -95,7 +95,7 @@ def test_a_claim_waits_for_the_release_that_it_is_told_of(tmp_path: Path, postgr
     timer = threading.Timer(0.2, release)
     timer.start()
     opened = second.open(wait_ms=20_000, released=released)
-    assert opened.epoch == 2
+    assert opened.ownership.epoch == 2
     opened.close()
     timer.join()
 

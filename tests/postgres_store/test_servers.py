@@ -147,7 +147,7 @@ def test_an_erased_row_is_in_no_file_of_the_table(postgres_server: PostgresServe
     gone = store.new_batch()
     gone.delete(b"secret", store.meta.handle)
     store.write(gone)
-    store.erase(b"", b"\xff")
+    store.files.erase(b"", b"\xff")
     store.close()
     postgres_server.execute("CHECKPOINT")
     assert _files_with(postgres_server, b"plainly-seen-7f3a") == []
@@ -168,9 +168,9 @@ def test_an_erasure_is_incomplete_while_a_transaction_can_see_the_rows(
         gone = store.new_batch()
         gone.delete(b"secret", store.meta.handle)
         store.write(gone)
-        assert not store.erase(b"", b"\xff")
+        assert not store.files.erase(b"", b"\xff")
         other.execute("COMMIT")
-    assert store.erase(b"", b"\xff")
+    assert store.files.erase(b"", b"\xff")
     store.close()
 
 

@@ -618,9 +618,9 @@ class RedisMachine(ShardMachine):
         store = self.shard.state.store
         assert isinstance(store, RedisStore)
         assert self.server is not None
-        owner = store._own()
+        owner = store._owner
         owner.lease._ended.set()
-        owner.give_up = lambda: None  # type: ignore[method-assign]  # nothing more is said
+        owner.lease.stop = lambda: False  # type: ignore[method-assign]  # it is not given up
         self.shard.loop._fail(StoreFailed("killed"))
         await self.shard.close()
         self.server.client().hset(store._layout.state, "until_ms", 0)

@@ -174,7 +174,7 @@ async def test_nothing_is_confirmed_without_the_configured_replicas(server: Redi
             await shard.add(T, Q, [message("on both")])
             (name,) = [key for key in replica.client().keys("*") if key.endswith(b":m")]
             assert any(value.endswith(b"on both") for value in replica.client().hvals(name))
-            assert shard.state.store.location() == (
+            assert shard.state.store.files.location() == (
                 f"{server.url}, on 127.0.0.1:{server.port} and its replicas 127.0.0.1:{replica.port}"
             )
     finally:
@@ -217,7 +217,7 @@ async def test_adds_are_refused_below_the_memory_reserve(server: RedisServer, tm
         client.config_set("maxmemory", client.info("memory")["used_memory"])  # above the limit
         await asyncio.sleep(0.1)  # free memory is checked periodically
         store = shard.state.store
-        store._space_bound = True  # type: ignore[attr-defined]  # without a limit, it checks once a second
+        store.files._has_limit = True  # type: ignore[attr-defined]  # without a limit, it checks once a second
         with pytest.raises(DiskFull):
             await shard.add(T, Q, [message()])
         got = await shard.poll(T, Q, max=25)

@@ -148,7 +148,7 @@ async def test_close_does_not_wait_for_an_unreachable_store(own_server: RedisSer
     store = await OnRedis(own_server, tmp_path, "fsync", patience_ms=600_000, lease_ms=500)("0")
     own_server.signal(signal.SIGSTOP)
     try:
-        await asyncio.to_thread(eventually, lambda: store.is_doubtful)
+        await asyncio.to_thread(eventually, lambda: store.ownership.is_doubtful)
         await asyncio.wait_for(asyncio.to_thread(store.close), 30)
     finally:
         own_server.signal(signal.SIGCONT)

@@ -63,12 +63,12 @@ def test_owners_with_the_same_epoch_number_are_distinguished(open_on: Open, redi
     redis_server.client().restore(STATE, 0, replica, replace=True)
     third = open_on("three")
     put(third, b"third")
-    number = third._own().epoch.partition(b":")[0]
-    assert second._own().epoch.partition(b":")[0] == number
+    number = third._owner.epoch.partition(b":")[0]
+    assert second._owner.epoch.partition(b":")[0] == number
     with pytest.raises(StoreFailed, match="owns this shard now"):
         put(second, b"never")
     with pytest.raises(StoreFailed, match="owns this shard now"):
-        second._own().hold()
+        second._owner.hold()
     put(third, b"more")
     assert b"never" not in rows(third)
 
@@ -77,7 +77,7 @@ def test_commit_number_used_by_another_batch_is_not_confirmed(open_on: Open) -> 
     """The outcome of the first batch is unknown, because its reply never arrived."""
     store = open_on("one")
     put(store, b"unsure")
-    store._own().commit -= 1  # as if the reply was lost for good
+    store._owner.commit -= 1  # as if the reply was lost for good
     with pytest.raises(StoreFailed, match="is not the one that was sent"):
         put(store, b"next")
     assert rows(store) == [b"unsure"]
@@ -132,8 +132,8 @@ def snapshot_of_cleared_queue(store: RedisStore, queue: int) -> RedisSnapshot:
 
 def expire_lease(store: RedisStore, redis_server: RedisServer) -> None:
     """End the lease of an owner as if its process was paused."""
-    store._own().lease._ended.set()
-    store._own().lease._sent -= LEASE_MS
+    store._owner.lease._ended.set()
+    store._owner.lease._sent -= LEASE_MS
     redis_server.client().hset(STATE, "until_ms", 0)
 
 
@@ -230,7 +230,7 @@ def test_reading_an_emptied_store_is_an_error(open_on: Open, redis_server: Redis
     store = open_on("one")
     put(store, b"row")
     told: list[StoreFailed] = []
-    store.watch(told.append)
+    store.ownership.watch(told.append)
     redis_server.client().flushall()
     with pytest.raises(StoreFailed, match="the store was emptied"):
         store.get(store.meta, b"row/row")
@@ -246,7 +246,7 @@ def test_late_watchers_learn_of_an_earlier_failure(open_on: Open, redis_server: 
     with pytest.raises(StoreFailed):
         store.get(store.m, bytes(24))  # rows of the meta family are prefetched
     told: list[StoreFailed] = []
-    store.watch(told.append)
+    store.ownership.watch(told.append)
     assert told
 
 
@@ -266,7 +266,7 @@ def test_owner_survives_dead_connections(open_on: Open, redis_server: RedisServe
     try:
         store = open_on("one", proxy, lease_ms=900)
         put(store, b"row")
-        owner = store._own()
+        owner = store._owner
         proxy.stall()
         last = owner.lease._sent
 

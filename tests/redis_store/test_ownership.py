@@ -135,8 +135,8 @@ async def test_shard_stops_when_its_renewals_fail(open_on: Open, monkeypatch: py
     def fail(_: SlotLink) -> None:
         raise RuntimeError("a bug in the check")
 
-    shard = await open_on("a")
     monkeypatch.setattr(SlotLink, "look_again", fail)
+    shard = await open_on("a")
     async with asyncio.timeout(20):
         await shard.loop.stopped.wait()
     assert "a bug in the check" in str(shard.failure)

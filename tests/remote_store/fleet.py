@@ -41,4 +41,4 @@ async def opening(on: type[OnRedis | OnPostgres], server: Any, directory: Path) 
 def stop_renewing(shard: Shard) -> None:
     """Stop renewing a shard's lease, as if its process was paused."""
     store: Any = shard.state.store
-    store._own().lease._ended.set()
+    store._owner.lease._ended.set()

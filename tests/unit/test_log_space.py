@@ -49,7 +49,7 @@ def test_a_new_log_gets_preallocated_space_too(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     write(store, b"a")
     before = newest_log(tmp_path)
-    store.flush()
+    store.files.flush()
     for number in range(3):
         write(store, b"%d" % number)
     after = newest_log(tmp_path)

@@ -11,9 +11,6 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[2] / "src"
 
 PUBLIC_METHODS_MAX = 25
-STORES = {"Store", "RocksStore", "RedisStore", "PostgresStore"}
-"""The one wide interface, and its implementations: rows, snapshots, space and figures of a shard's store."""
-STORE_METHODS_MAX = 28
 BASE_CLASSES_MAX = 2
 
 OLD_VOCABULARY = re.compile(
@@ -85,8 +82,7 @@ def test_no_class_has_more_public_methods_than_a_reader_can_hold() -> None:
     wide = {
         f"{CLASSES[name][0].file}: {name}": count
         for name in CLASSES
-        if not _is_error(name)
-        and (count := len(_public_methods(name))) > (STORE_METHODS_MAX if name in STORES else PUBLIC_METHODS_MAX)
+        if not _is_error(name) and (count := len(_public_methods(name))) > PUBLIC_METHODS_MAX
     }
     assert wide == {}
 

@@ -257,7 +257,7 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
                 batch.put(row_key, msgspec.msgpack.encode(moved), store.meta.handle)
         store.write(batch)
         store.sync()
-        store.flush()
+        store.files.flush()
     finally:
         store.close()
     return count

@@ -48,7 +48,11 @@ class ShardHost:
 
     def owned(self) -> dict[int, int]:
         """Return the owned shards with their epochs."""
-        return {number: epoch_of(thread) for number, thread in self._threads.items() if thread.is_open}
+        return {
+            number: thread.shard.state.store.ownership.epoch
+            for number, thread in self._threads.items()
+            if thread.is_open
+        }
 
     def loads(self) -> dict[int, float]:
         """Return the load of each owned shard. See ``shard_loads.ShardLoads``."""
@@ -140,8 +144,3 @@ class ShardHost:
         """Return any owned shard whose store answers."""
         threads = self.threads()
         return next((one for one in threads if not one.shard.loop.is_doubtful), threads[0] if threads else None)
-
-
-def epoch_of(thread: ShardThread) -> int:
-    """Return the epoch of an open shard's ownership; 0 if its store has none."""
-    return getattr(thread.shard.state.store, "epoch", 0)

@@ -22,10 +22,10 @@ from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW
 from tenantq.engine.data_key_rows import tenant_range
 from tenantq.errors import StoreFailed, Unavailable
 from tenantq.journal.record import ANCHOR_KEY
-from tenantq.store.interface import Beat, Families, Family, TooLargeToCopy
+from tenantq.store.change_batch import remote_families
+from tenantq.store.interface import Beat, Family, StoreReader, TooLargeToCopy
 from tenantq.store.keys import PREFIX_BYTES, after, be64, from_be64, split_prefix
 from tenantq.store.local_identity import check_identity
-from tenantq.store.owned_store import remote_families
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.layout import GROUPED, JOURNAL, PLACE_BYTES, Layout
@@ -131,8 +131,8 @@ class _JournalCopy:
         return be64(self._seqs[at]), os.pread(self._file.fileno(), self._sizes[at], self._starts[at])
 
 
-class RunningShard(Families):
-    """A ``StoreReader`` of a shard that a server owns."""
+class RunningShard(StoreReader):
+    """A shard that a server owns."""
 
     def __init__(self, path: Path, address: RedisAddress, settings: RedisSettings, shard: str) -> None:
         """Read the catalog and copy the journal. ``path`` has the local files of a server, if it exists.
@@ -288,9 +288,6 @@ class RunningShard(Families):
 
     # ---- reading ----
 
-    def name_queue(self, prefix: bytes, name: str | None) -> None:
-        """Do nothing: it writes no rows."""
-
     def last_beat(self) -> Beat | None:
         return self._beat
 
@@ -304,9 +301,6 @@ class RunningShard(Families):
                 self._copy_queue(prefix)
             return self._queue[family]
         return self._counters if family == "qc" else None
-
-    def get(self, family: Family, key: bytes) -> bytes | None:
-        return self.get_many(family, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = []

@@ -5,7 +5,7 @@ from typing import Final
 
 from tenantq.errors import DiskFull
 from tenantq.runtime.clock import Clock
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreFiles
 
 log = logging.getLogger("tenantq")
 
@@ -18,8 +18,8 @@ _UNKNOWN: Final = "free disk space cannot be measured: new messages are refused 
 class DiskSpace:
     """Checks whether the disk has space for more messages."""
 
-    def __init__(self, store: Store, clock: Clock, reserve_bytes: int) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, files: StoreFiles, clock: Clock, reserve_bytes: int) -> None:
+        self._files, self._clock = files, clock
         self._reserve_bytes = reserve_bytes
         self._measure_at_ms = 0
         self._is_enough = True
@@ -48,7 +48,7 @@ class DiskSpace:
     def _measure(self) -> None:
         was_known = self._is_known
         try:
-            self._is_enough = self._store.free_bytes() >= self._reserve_bytes
+            self._is_enough = self._files.free_bytes() >= self._reserve_bytes
             self._is_known = True
         except OSError as error:
             self._is_enough = self._is_known = False

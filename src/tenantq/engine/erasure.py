@@ -47,7 +47,7 @@ class TenantErasure:
         count = await self._loop.submit(DropDataKeys(tenant, caller, reason))
         lower, upper = tenant_range(tenant_id)
         store = self._state.store
-        await asyncio.shield(self._loop.background.begin(store.scrub, store.meta, lower, upper))
+        await asyncio.shield(self._loop.background.begin(store.files.scrub, store.meta, lower, upper))
         return count
 
     async def delete_tenant(
@@ -75,7 +75,7 @@ class TenantErasure:
         self._loop.check_open()
         self._close_snapshots(tenant_id)
         lower = tenant_prefix(tenant_id)
-        return await asyncio.shield(self._loop.background.begin(self._state.store.erase, lower, after(lower)))
+        return await asyncio.shield(self._loop.background.begin(self._state.store.files.erase, lower, after(lower)))
 
     def certificates(self) -> list[ErasureCertificate]:
         """Return the certificates of all erasures, oldest first. One without a signature is not complete yet."""

@@ -16,7 +16,7 @@ class HeartbeatTimer:
     def __init__(self, store: Store, shard_clock: ShardClock, clock: Clock, seq: int) -> None:
         """Continue from ``seq``, the last journal record found."""
         assert store.sync_marker is not None
-        self._store, self._sync_marker = store, store.sync_marker
+        self._files, self._sync_marker = store.files, store.sync_marker
         self._shard_clock, self._clock = shard_clock, clock
         self._seq = seq
         self._manifest = (0, 0)
@@ -30,7 +30,7 @@ class HeartbeatTimer:
 
     def beat(self, seq: int, *, clean: bool = False) -> None:
         """Record that everything up to ``seq`` is synced; ``clean``: and that the store is closed properly."""
-        self._seq, self._manifest = seq, self._store.manifest()
+        self._seq, self._manifest = seq, self._files.manifest()
         self._sync_marker.beat(self._shard_clock.beat(seq, self._manifest, clean=clean))
         if self._timer is None and not self._stopped:
             self._timer = self._clock.call_later(LOOK_AGAIN_MS, self._look)
@@ -44,5 +44,5 @@ class HeartbeatTimer:
     def _look(self) -> None:
         """Record a MANIFEST that grew by a flush or compaction after the last sync, until those are done."""
         self._timer = None
-        if self._store.forget_deletions() or self._store.manifest() != self._manifest:
+        if self._files.forget_deletions() or self._files.manifest() != self._manifest:
             self.beat(self._seq)

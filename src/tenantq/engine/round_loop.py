@@ -64,7 +64,7 @@ class RoundLoop:
         self._sync_timer: Timer | None = None
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
         self._budget = RoundBudget(settings)
-        self.space = DiskSpace(state.store, state.clock, settings.disk_reserve_bytes)
+        self.space = DiskSpace(state.store.files, state.clock, settings.disk_reserve_bytes)
         self._heartbeat = HeartbeatTimer(state.store, state.shard_clock, state.clock, state.journal.seq)
         self._timers = QueueTimers(state, lambda: self._closing or self.failure is not None)
         self.background = BackgroundWork()
@@ -73,7 +73,7 @@ class RoundLoop:
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
         self._entered_us = 0  # when the first operation since the last round entered; 0: none did
         state.wake = self._schedule
-        state.store.watch(self._lose_store)
+        state.store.ownership.watch(self._lose_store)
         self._committer = Committer(state.store, self._loop, state.clock, self._synced, probe)
         self.figures = RoundFigures(self._committer.took)
 
@@ -134,7 +134,7 @@ class RoundLoop:
     @property
     def is_doubtful(self) -> bool:
         """Whether the store has not answered for so long that another process may own it by now."""
-        return not self._closed and self._store.is_doubtful
+        return not self._closed and self._store.ownership.is_doubtful
 
     # ---- submitting ----
 
@@ -416,7 +416,9 @@ class RoundLoop:
         for poll in round.announce():
             self.release_undelivered(poll.got, poll.caller)
         for prefix in round.effects.emptied:
-            self.background.begin(self._store.compact, prefix, after(prefix))  # reclaims the space of deleted ranges
+            self.background.begin(
+                self._store.files.compact, prefix, after(prefix)
+            )  # reclaims the space of deleted ranges
 
     def _lose_store(self, error: StoreFailed) -> None:
         """Stop because the store is lost. Safe from any thread."""

@@ -263,5 +263,5 @@ class Shard:
         """Copy the store by hard links, with everything acknowledged so far. One at a time; the caller removes it."""
         loop = self.loop
         await loop.synced()
-        stage = await loop.background.begin(loop.state.store.checkpoint)
+        stage = await loop.background.begin(loop.state.store.files.checkpoint)
         return StoreCheckpoint(stage, loop.state.shard_clock.beat(loop.state.journal.synced_seq))

@@ -202,7 +202,7 @@ class Tenants:
     async def places(self, tenant: TenantState) -> Places:
         """Return the places of a tenant's data of this shard."""
         residency, regions = self._admission.residency, tenant.config.regions
-        rows = await asyncio.to_thread(self._shard.state.store.location)
+        rows = await asyncio.to_thread(self._shard.state.store.files.location)
         return [
             projected(
                 PlaceItem, one, where=one.where or rows, region=one.region or None,

@@ -2,10 +2,16 @@
 
 from typing import Final
 
+from tenantq.store.interface import Family
 from tenantq.store.keys import FAMILIES
 
 NUMBER: Final = {name: number for number, name in enumerate(FAMILIES)}
 """The handle of each family."""
+
+
+def remote_families() -> list[Family]:
+    """Return the families of a remote store: batches use their numbers, and reads their names."""
+    return [Family(name, NUMBER[name], name) for name in FAMILIES]
 
 
 class ChangeBatch:

@@ -6,7 +6,8 @@ one: docs/internals/extending.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -43,7 +44,7 @@ class SyncMarker(Protocol):
 
 
 class StoreFigure(NamedTuple):
-    """A figure of a store for the metrics. A name that ends with ``_total`` is a counter's. Histograms have no labels."""
+    """A figure of a store for the metrics. Names of counters end with ``_total``. Histograms have no labels."""
 
     name: str
     meaning: str
@@ -103,49 +104,15 @@ class StoreSnapshot(Protocol):
         """Close the snapshot. Nothing can be read afterwards."""
 
 
-class Families:
-    """The families of an open store, by name and as attributes; see keys.py."""
-
-    meta: Family
-    m: Family
-    vi: Family
-    le: Family
-    li: Family
-    gr: Family
-    ik: Family
-    re: Family
-    ex: Family
-    qc: Family
-    jn: Family
-    found_is_durable = True
-
-    def __init__(self, families: Mapping[str, Family]) -> None:
-        self._families = dict(families)
-        for name, family in self._families.items():
-            setattr(self, name, family)
-
-    def family(self, name: str) -> Family:
-        return self._families[name]
-
-    def drop_families(self) -> None:
-        """Forget the families of a store that closes, so that nothing can use it."""
-        for name in self._families:
-            delattr(self, name)
-        self._families.clear()
-
-    def flush(self) -> None:
-        """Write memory to files. Does nothing on a server, which writes its files by its own rules."""
-
-
-class ManyDeleted(Exception):  # no failure: the caller looks elsewhere
+class ManyDeleted(Exception):  # no failure: the caller searches elsewhere
     """A scan has met too many deleted rows."""
 
 
 class TooLargeToCopy(Exception):
-    """The rows of a queue are too many to be read at one moment while a server changes them."""
+    """A queue has too many rows to copy at once while a server changes them."""
 
 
-class StoreReader(Protocol):
+class StoreReader(ABC):
     """The rows of one shard, for reading. Every failure is a StoreFailed or a subclass."""
 
     path: Path  # the data directory, for local files of every store
@@ -161,78 +128,81 @@ class StoreReader(Protocol):
     qc: Family
     jn: Family
 
-    def last_beat(self) -> Beat | None:
-        """Return the newest beat that is stored."""
+    def __init__(self, families: Iterable[Family]) -> None:
+        """Provide the families by name and as attributes; see keys.py."""
+        self._families = {family.name: family for family in families}
+        for name, family in self._families.items():
+            setattr(self, name, family)
+
+    def _drop_families(self) -> None:
+        """Forget the families of a store that closes, so that nothing can use it."""
+        for name in self._families:
+            delattr(self, name)
+        self._families.clear()
 
     def family(self, name: str) -> Family:
-        """Return a family by name."""
+        return self._families[name]
 
-    def name_queue(self, prefix: bytes, name: str | None) -> None:
-        """Take note of ``TENANT:QUEUE`` before the first row of a queue is written; None: it is deleted.
+    def name_queue(self, prefix: bytes, name: str | None) -> None:  # noqa: B027  # most stores ignore it
+        """Note the name ``TENANT:QUEUE`` before the first row of a queue is written; None: the queue is deleted.
 
-        A store may show the name in its keys.
+        For stores that show names in their keys.
         """
 
+    @abstractmethod
+    def last_beat(self) -> Beat | None:
+        """Return the newest stored beat."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close everything in any case, then raise the first failure."""
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Return the value of ``key``, or None."""
+        return self.get_many(family, [key])[0]
 
+    @abstractmethod
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` in order, None for each that is absent."""
 
+    @abstractmethod
     def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:
         """Return up to ``limit`` keys in [lower, upper), in order.
 
-        Raises ManyDeleted if that would pass more than ``deleted_max`` deleted rows; 0: any number may be passed.
+        Raises ManyDeleted if that would pass more than ``deleted_max`` deleted rows; 0: no limit.
         """
 
+    @abstractmethod
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
 
+    @abstractmethod
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None. Safe from any thread."""
 
 
-class Store(StoreReader, Protocol):
-    """The open store of one shard. Methods that may run on other threads say so; all others belong to the event loop."""
+class StoreOwnership(Protocol):
+    """The claim of this process on an open store. Safe from any thread."""
 
-    @property
-    def sync_marker(self) -> SyncMarker | None:
-        """Where beats are stored: RocksDB has a file named ``heart``. None if the store was opened read-only."""
-
-    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Call ``lost``, from any thread, if this process loses the store while no call is using it."""
-
-    found_is_durable: bool
-    """Whether the rows that were found at the opening are as durable as ``sync`` makes them."""
+    epoch: int
+    """The number of this ownership: each later owner has a higher one. 0: no other process can become the owner."""
 
     @property
     def is_doubtful(self) -> bool:
         """Whether the store has not answered for so long that another process may own it by now."""
 
-    def snapshot(self, lower: bytes, upper: bytes, *families: str) -> StoreSnapshot:
-        """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Call ``lost``, from any thread, if this process loses the store while no call is using it."""
 
-    # ---- writing ----
 
-    def new_batch(self) -> Batch:
-        """Return a batch for ``write``."""
-
-    def write(self, batch: Any) -> None:
-        """Apply a batch atomically. It survives the process at once, but the machine only after ``sync``."""
-
-    def sync(self) -> None:
-        """Make everything written so far durable. Safe from any thread; releases the GIL."""
-
-    # ---- space ----
+class StoreFiles(Protocol):
+    """The files of a store: their space, copies of them, and what they still contain of deleted rows."""
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Reclaim the space of deleted rows in [lower, upper) of every queue family. For a thread."""
 
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
-        """Leave nothing of deleted rows in [lower, upper) in any file of the store. From any thread."""
+        """Remove deleted rows in [lower, upper) from all files. Safe from any thread."""
 
     def erase(self, lower: bytes, upper: bytes) -> bool:
         """Remove deleted rows in [lower, upper) of every queue family, and deleted rows of meta, from all files. For a thread.
@@ -244,7 +214,7 @@ class Store(StoreReader, Protocol):
         """Drop files that only record deletions; return whether files are still changing, so that more may follow."""
 
     def flush(self) -> None:
-        """Write memory to files, if the store has any."""
+        """Write memory to files."""
 
     def checkpoint(self) -> Path:
         """Copy everything written so far to a directory and return it. For a thread, one at a time.
@@ -255,12 +225,40 @@ class Store(StoreReader, Protocol):
     def manifest(self) -> tuple[int, int]:
         """Return number and size of RocksDB's MANIFEST for the next beat; zeros if there is none."""
 
-    def location(self) -> str:
-        """Return where the rows are now: a directory, or the servers that have them. For a thread."""
-
     def free_bytes(self) -> int:
         """Return the free space for rows."""
 
+    def location(self) -> str:
+        """Return where the rows are now: a directory, or the servers that have them. For a thread."""
+
+
+class Store(StoreReader):
+    """The open store of one shard. Methods that may run on other threads say so; all others belong to the event loop."""
+
+    files: StoreFiles
+    ownership: StoreOwnership
+    sync_marker: SyncMarker | None
+    """Where beats are stored: RocksDB has a file named ``heart``. None if the store was opened read-only."""
+    found_is_durable = True
+    """Whether the rows that were found at the opening are as durable as ``sync`` makes them."""
+
+    @abstractmethod
+    def snapshot(self, lower: bytes, upper: bytes, *families: str) -> StoreSnapshot:
+        """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
+
+    @abstractmethod
+    def new_batch(self) -> Batch:
+        """Return a batch for ``write``."""
+
+    @abstractmethod
+    def write(self, batch: Any) -> None:
+        """Apply a batch atomically. It survives the process at once, but the machine only after ``sync``."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make everything written so far durable. Safe from any thread; releases the GIL."""
+
+    @abstractmethod
     def figures(self) -> list[StoreFigure]:
         """Return the store's figures for the metrics, from memory."""
 

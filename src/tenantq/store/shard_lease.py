@@ -53,13 +53,16 @@ class Claimant(msgspec.Struct, frozen=True):
 
 
 class ShardLease:
-    """The lease of this process on one shard. It keeps the newest beat, which is stored with the next renewal."""
+    """The lease of this process on one shard: its ``StoreOwnership``.
+
+    It is also the ``SyncMarker``: it keeps the newest beat, which is stored with the next renewal.
+    """
 
     def __init__(
-        self, address: object, lease_ms: int, patience_ms: int, sent: float, beat: bytes, age_ms: int | None
+        self, address: object, epoch: int, lease_ms: int, patience_ms: int, sent: float, beat: bytes, age_ms: int | None
     ) -> None:
         """Prepare, after a claim that was ``sent`` at that time and found this beat. Raises StoreDamaged."""
-        self._address, self.lease_ms = address, lease_ms
+        self._address, self.epoch, self.lease_ms = address, epoch, lease_ms
         self._silence_s = max(lease_ms, patience_ms) / 1_000
         self._sent = sent
         # The newest beat, stored with the next commit, and when it was taken, if that is known.
@@ -98,6 +101,11 @@ class ShardLease:
         if self._failure is not None:
             lost(self._failure)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody is told when this process may not continue: the shard has loaded its state."""
+        return self._lost is not None
+
     def fail(self, error: StoreFailed) -> None:
         """Report that this process may not continue. Safe from any thread."""
         if self._ended.is_set():
@@ -111,7 +119,7 @@ class ShardLease:
         self._sent = max(self._sent, sent)
 
     @property
-    def may_have_ended(self) -> bool:
+    def is_doubtful(self) -> bool:
         """Whether another process may own the shard by now, by this process's own clock."""
         return time.monotonic() - self._sent >= self.lease_ms / 1_000
 
@@ -208,8 +216,9 @@ class ReleaseSignal:
         self._event.clear()
 
 
-def claim_when_free(claim: Callable[[], _Owner], wait_ms: int, released: ReleaseSignal) -> _Owner:
+def claim_when_free(claim: Callable[[], _Owner], wait_ms: int, released: ReleaseSignal | None) -> _Owner:
     """Return what ``claim`` returns. Repeats it for ``wait_ms`` while it raises ShardHeld; ``released`` ends a pause."""
+    released = released or ReleaseSignal()
     ends = time.monotonic() + wait_ms / 1_000
     while True:
         try:

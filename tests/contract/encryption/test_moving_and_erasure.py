@@ -54,7 +54,7 @@ async def test_encrypted_tenant_is_exported_in_plaintext_and_reencrypted(
     assert (letter.body.decode(), letter.attributes["card"]) == (f"{PLAINTEXT} a", PLAINTEXT)
     result, _ = await service.message_reads.result(other, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()
-    harness.shard.state.store.flush()
+    harness.shard.state.store.files.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
     harness.provider.failure = KmsUnavailable()
     harness.forget_keys()

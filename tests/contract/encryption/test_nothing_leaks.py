@@ -94,7 +94,7 @@ async def test_55_files_logs_metrics_and_errors_contain_no_plaintext(
         said = await run_full_lifecycle(acme, marks)
         said.append(await admin.metrics())
         while_open = b"".join(path.read_bytes() for path in (data_dir / "db").iterdir())
-        one.shard.state.store.flush()  # so that everything is in tables too
+        one.shard.state.store.files.flush()  # so that everything is in tables too
     async with server(data_dir) as one, AsyncClient(f"http://127.0.0.1:{one.port}", token=ADMIN) as admin:
         (letter,) = (await admin.tenant("acme").queue("work-dlq").peek()).messages
         assert letter.text.startswith(marks.body)

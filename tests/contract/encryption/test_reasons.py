@@ -52,7 +52,7 @@ async def test_only_a_label_of_a_reason_is_kept(
 ) -> None:
     """This holds for the dead letter, its history, its result, the journal, and the disk."""
     assert await fail(harness, await harness.encrypted(), reason) == kept
-    harness.shard.state.store.flush()
+    harness.shard.state.store.files.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
 
 

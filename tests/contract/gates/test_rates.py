@@ -395,7 +395,7 @@ async def test_13_adds_and_readiness_agree_while_free_space_is_unknown(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tenantq.store.rocks.os.statvfs", broken)
+        patch.setattr("tenantq.store.rocks_files.os.statvfs", broken)
         await harness.pass_time(MEASURE_MS)
         with pytest.raises(DiskFull, match="cannot be measured") as caught:
             await harness.add(call, "work", "x")

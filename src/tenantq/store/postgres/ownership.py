@@ -31,7 +31,7 @@ class ShardOwnership:
         self.word = who.word
         self._confirmed = commits.connects  # the connection on which this ownership was seen
         try:
-            self.lease = ShardLease(commits.address, lease_ms, patience_ms, sent, beat, age_ms)
+            self.lease = ShardLease(commits.address, self.epoch, lease_ms, patience_ms, sent, beat, age_ms)
         except StoreFailed:
             with contextlib.suppress(StoreFailed, Invalid):
                 keeper.execute(sql["hold"], self._parameters(0, b"", None))
@@ -61,7 +61,7 @@ class ShardOwnership:
         On a new connection, which may lead to another server, the ownership is checked in any case.
         """
         connects = self._commits.connects
-        if self._confirmed == connects and not self.lease.may_have_ended:
+        if self._confirmed == connects and not self.lease.is_doubtful:
             return
         ends = time.monotonic() + self._patience_ms / 1_000
         while not self._hold(self._commits):

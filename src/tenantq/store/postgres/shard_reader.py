@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from tenantq.errors import StoreFailed, StoreFormat, Unavailable
-from tenantq.store.interface import Beat, Families, Family
+from tenantq.store.change_batch import remote_families
+from tenantq.store.interface import Beat, Family, StoreReader
 from tenantq.store.local_identity import check_identity
-from tenantq.store.owned_store import remote_families
 from tenantq.store.postgres.client import PostgresClient
 from tenantq.store.postgres.reading import RowReader
 from tenantq.store.postgres.snapshot import ReadTransaction
@@ -26,8 +26,8 @@ _LIFE_MS = 6 * 3_600_000
 """The longest examination. While it runs, deleted rows of all shards keep their space."""
 
 
-class ShardReader(Families):
-    """A ``StoreReader``. Deleted rows of the whole database keep their space until it is closed."""
+class ShardReader(StoreReader):
+    """One shard, as it was at the opening. Deleted rows of the whole database keep their space until it is closed."""
 
     def __init__(self, path: Path, client: PostgresClient, shard: str, *, must_be_free: bool = False) -> None:
         """Open it. ``path`` has the local files of a server, if it exists.
@@ -62,14 +62,8 @@ class ShardReader(Families):
         self._transaction.close()
         self._files.cleanup()
 
-    def name_queue(self, prefix: bytes, name: str | None) -> None:
-        """Do nothing: it writes no rows."""
-
     def last_beat(self) -> Beat | None:
         return self._beat
-
-    def get(self, family: Family, key: bytes) -> bytes | None:
-        return self._reader.get_many(family.name, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         return self._reader.get_many(family.name, keys)

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from psycopg.types.numeric import Int8
 
-from tenantq.errors import DiskFull, Invalid, StoreFailed
-from tenantq.store.change_batch import ChangeBatch
+from tenantq.errors import DiskFull, StoreFailed
+from tenantq.store.change_batch import ChangeBatch, remote_families
 from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Family, StoreFigure
+from tenantq.store.interface import Beat, Family, Store, StoreFigure
 from tenantq.store.keys import FAMILIES
 from tenantq.store.local_identity import check_identity
-from tenantq.store.owned_store import OwnedStore
 from tenantq.store.postgres.client import PostgresClient
+from tenantq.store.postgres.files import PostgresFiles
 from tenantq.store.postgres.ownership import ShardOwnership
 from tenantq.store.postgres.reading import RowReader, stored_key
-from tenantq.store.postgres.server_check import SessionLimits
 from tenantq.store.postgres.session import BoundedConnection, Rows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
-from tenantq.store.postgres.tables import Tables, rewrite
+from tenantq.store.postgres.tables import Tables
 from tenantq.store.shard_lease import ReleaseSignal, claim_when_free
 
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
-_UNBOUNDED: Final = 1 << 50
 _RANGES_S: Final = 600
 """How long a commit that deletes ranges may take: PostgreSQL deletes about 500,000 rows per second, one by one."""
-_LOCK_MS: Final = 500
-"""How long a rewrite waits for readers."""
-_PAUSE_S: Final = 0.2
-"""Pause before a table is rewritten again, for the commits that wait."""
 
 
-class PostgresStore(OwnedStore[ShardOwnership]):
-    """A ``Store`` in PostgreSQL, owned by this process; see there which methods other threads may call."""
+class PostgresStore(Store):
+    """The store of a shard in PostgreSQL, owned by this process."""
 
     def __init__(
         self,
@@ -57,24 +52,31 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
         """
-        super().__init__(client.address)
+        super().__init__(remote_families())
         self.path = path
+        self._address = client.address
         self._client = client
-        self._sql = Statements(client.settings.name, shard)
-        self._shard = shard
+        self._sql = sql = Statements(client.settings.name, shard)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = DirectoryLock(path)
-        self._session = client.session(f"shard {shard}")
-        client.begin_shard()
-        try:
+        with ExitStack() as opened:
+            opened.enter_context(closing(DirectoryLock(path)))
+            client.begin_shard()
+            opened.callback(client.end_shard)
+            self._session = session = opened.enter_context(closing(client.session(f"shard {shard}")))
             self._prepare()
-            self._owner = owner = self._claim(wait_ms, released or ReleaseSignal())
-            check_identity(path, MARK, self._address, owner.id, read_only=False)
-        except BaseException:
-            self._close_sessions()
-            raise
+            settings = client.settings
+            self._owner = owner = claim_when_free(
+                lambda: ShardOwnership(session, client.keeper, sql, settings.lease_ms, settings.patience_ms),
+                wait_ms,
+                released,
+            )
+            opened.callback(owner.give_up)
+            check_identity(path, MARK, client.address, owner.id, read_only=False)
+            self._closing = opened.pop_all()
         client.check.in_use = True
-        self._reader = RowReader(self._read, self._sql)
+        self._reader = RowReader(self._read, sql)
+        self.files = PostgresFiles(client, sql, shard)
+        self.ownership = self.sync_marker = owner.lease
 
     # ---- opening and closing ----
 
@@ -90,45 +92,25 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         tables.create(self._session)
         tables.create_partition(self._session)
 
-    def _claim(self, wait_ms: int, released: ReleaseSignal) -> ShardOwnership:
-        settings, keeper = self._client.settings, self._client.keeper
-        return claim_when_free(
-            lambda: ShardOwnership(self._session, keeper, self._sql, settings.lease_ms, settings.patience_ms),
-            wait_ms,
-            released,
-        )
-
-    @property
-    def epoch(self) -> int:
-        """The number of this ownership: each later owner has a higher one."""
-        return int(self._own().epoch)
+    def last_beat(self) -> Beat | None:
+        return self._owner.lease.last
 
     def close(self) -> None:
         """Give the shard up, so that another server can own it at once, and disconnect."""
-        self.drop_families()
-        self._close_sessions()
-
-    def _close_sessions(self) -> None:
-        self._give_up()
-        self._session.close()
-        self._client.end_shard()
-        self._lock.close()
+        self._drop_families()
+        self._closing.close()
 
     # ---- reading ----
 
     def _read(self, statement: Any, parameters: dict[str, Any]) -> Rows:
         """Run a statement, and confirm that this process owned the shard until then. If not, this ownership ends."""
-        owner = self._own()
         try:
             found = self._session.execute(statement, parameters)
-            owner.confirm()
+            self._owner.confirm()
         except StoreFailed as error:
-            owner.lease.fail(error)
+            self._owner.lease.fail(error)
             raise
         return found
-
-    def get(self, family: Family, key: bytes) -> bytes | None:
-        return self._reader.get_many(family.name, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         return self._reader.get_many(family.name, keys)
@@ -143,7 +125,7 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         return self._reader.last_item(family.name, lower, upper)
 
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> PostgresSnapshot:  # noqa: ARG002  # it has all rows
-        owner = self._own()
+        owner = self._owner
         taken = PostgresSnapshot(self._client, self._sql, upper)
         try:
             owner.check(taken.state, owner.commit)
@@ -154,14 +136,14 @@ class PostgresStore(OwnedStore[ShardOwnership]):
 
     # ---- writing ----
 
-    def name_queue(self, prefix: bytes, name: str | None) -> None:
-        """Do nothing: keys have no names."""
+    def new_batch(self) -> ChangeBatch:
+        return ChangeBatch()
 
     def write(self, batch: ChangeBatch) -> None:
         """Apply a batch in one transaction. With ``durability = "fsync"`` it is durable afterwards."""
         if batch.is_empty():
             return
-        owner = self._own()
+        owner = self._owner
         beat, age_ms = owner.lease.beat_to_store()
         number = owner.commit + 1
         steps = _steps(batch)
@@ -215,55 +197,9 @@ class PostgresStore(OwnedStore[ShardOwnership]):
     def sync(self) -> None:
         """Do nothing: a commit returns when it is durable. What was found at the opening is, because the claim was committed after it."""
 
-    # ---- space ----
-
-    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # the table is rewritten as a whole
-        """Remove deleted rows from the table's files. Safe from any thread."""
-        self._rewrite()
-
-    def erase(self, lower: bytes, upper: bytes) -> bool:  # noqa: ARG002  # as above
-        """Remove deleted rows from the table's files. For a thread. Return False if a transaction can still see some."""
-        return self._rewrite()
-
-    def _rewrite(self) -> bool:
-        """Have PostgreSQL write the shard's table to new files. Commits wait meanwhile, so it must take less than their patience.
-
-        Return False if a transaction can still see deleted rows, or has read the table. Raises StoreFailed unless PostgreSQL
-        confirms it. The write-ahead log, standbys and backups follow their own rules: see docs/internals/stores.md.
-        """
-        self._own()
-        bound_ms = self._client.settings.patience_ms // 2
-        limits = SessionLimits(bound_ms, min(bound_ms // 2, _LOCK_MS))  # commits queue behind it for the lock
-        session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
-        try:
-            ends = time.monotonic() + bound_ms / 1_000
-            while kept := session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"])):
-                if time.monotonic() >= ends:
-                    break
-                time.sleep(_PAUSE_S)  # most transactions that can see deleted rows end soon
-        except StoreFailed as error:
-            raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
-        finally:
-            session.close()
-        return kept == 0
-
-    def checkpoint(self) -> NoReturn:
-        """Raise Invalid: PostgreSQL has its own backups."""
-        raise Invalid(
-            "a PostgreSQL store is backed up by PostgreSQL: use pg_dump or pg_basebackup (docs/how-to/run-a-cluster.md)"
-        )
-
-    def free_bytes(self) -> int:
-        """Return 0 for a while after the server had no space, else more than any reserve: a client cannot ask for more."""
-        return 0 if self._client.is_full else _UNBOUNDED
-
-    def location(self) -> str:
-        """Return the address of the database."""
-        return str(self._address)
-
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to PostgreSQL, from memory."""
-        return connection_figures("postgres", "PostgreSQL", [self._session], is_up=not self.is_doubtful)
+        return connection_figures("postgres", "PostgreSQL", [self._session], is_up=not self.ownership.is_doubtful)
 
 
 def _steps(batch: ChangeBatch) -> list[tuple[str, dict[str, Any]]]:

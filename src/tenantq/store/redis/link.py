@@ -42,7 +42,7 @@ log = logging.getLogger("tenantq")
 
 _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2)
 """Pauses between attempts; the last one repeats."""
-_ANSWER_S_MAX: Final = 5.0
+ANSWER_S_MAX: Final = 5.0
 _CONNECT_S: Final = 1.0
 _FIND_S: Final = 1.0
 """How long a node has to say who owns a slot, before another node is asked."""
@@ -92,13 +92,13 @@ class SlotLink:
         slot_key: bytes,
         patience_ms: int,
         check: ServerCheck,
-        answer_s: float = _ANSWER_S_MAX,
+        answer_s: float = ANSWER_S_MAX,
     ) -> None:
         """Prepare a link; the first call connects. A connection without a reply for ``answer_s`` counts as dead."""
         self.address = address
         self._slot = key_slot(slot_key)
         self._patience_s = patience_ms / 1_000
-        self.answer_s = min(_ANSWER_S_MAX, max(0.25, self._patience_s / 3), answer_s)
+        self.answer_s = min(ANSWER_S_MAX, max(0.25, self._patience_s / 3), answer_s)
         self._check = check
         self._lock = threading.RLock()
         self._connection: Any = None
@@ -281,6 +281,8 @@ class SlotLink:
                 return self._connection
             self._disconnect()  # another link has found another primary
             self._node = None
+        if self._closing:
+            raise exceptions.ConnectionError("the link is closed")
         if self.address.cluster and self._node is None:
             self._node = self._find()
         node = self._node or (self.address.nodes[0] if self.address.nodes else ("", 0))

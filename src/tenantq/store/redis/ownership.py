@@ -37,15 +37,20 @@ class Ownership:
         self.commit = int(commit)
         self.id = known.decode()
         try:
-            self.lease = ShardLease(link.address, lease_ms, patience_ms, sent, beat, int(age_ms) if age_ms else None)
+            self.lease = ShardLease(
+                link.address,
+                int(self.epoch.partition(b":")[0]),
+                lease_ms,
+                patience_ms,
+                sent,
+                beat,
+                int(age_ms) if age_ms else None,
+            )
         except StoreFailed:
             with contextlib.suppress(StoreFailed, Invalid):
                 link.run(_HOLD, [state], [self.epoch, b"0", b"", commit, b""])
             raise
-        self.lease.start(self.hold, self._look)
-
-    def _look(self) -> None:
-        self._link.look_again()
+        self.lease.start(self.hold, link.look_again)
 
     def beat_arguments(self) -> tuple[bytes, bytes]:
         """Return the beat to store and its age in ms."""

@@ -48,7 +48,7 @@ class Reader:
     def read_ahead(self, *commands: Command) -> list[Any]:
         """Read what an opening shard needs, unless it is large, and return the replies to further commands: all in one request.
 
-        Reads use these rows until ``forget_ahead``, which is called before the first change at the latest.
+        Reads use these rows until the shard has loaded its state, or until ``forget_ahead``.
         """
         layout = self._layout
         limits = (b"-", b"+", b"%d" % _AHEAD_ROWS_MAX, b"%d" % _AHEAD_BYTES_MAX)
@@ -64,6 +64,11 @@ class Reader:
     def forget_ahead(self) -> None:
         """Read all rows from the store again."""
         self._ahead, self._newest = {}, None
+
+    def _rows_ahead(self, family: str) -> tuple[list[bytes], dict[bytes, bytes]] | None:
+        if self._owner is not None and self._owner.lease.is_watched:
+            self.forget_ahead()
+        return self._ahead.get(family)
 
     def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
         """Send commands. If the store does not respond, or has another owner, this ownership ends."""
@@ -96,8 +101,9 @@ class Reader:
         """Return the values of ``keys`` in order, None for each that is absent."""
         if family == JOURNAL:
             return [self._entry(key) for key in keys]
-        if family in self._ahead:
-            return [self._ahead[family][1].get(key) for key in keys]
+        ahead = self._rows_ahead(family)
+        if ahead is not None:
+            return [ahead[1].get(key) for key in keys]
         by_group: dict[bytes, list[bytes]] = {}
         for key in keys:
             by_group.setdefault(group_of(family, key), []).append(key)
@@ -144,8 +150,9 @@ class Reader:
             return []
         if family == JOURNAL:
             return self._stream(lower, upper, limit)
-        if family in self._ahead:
-            names, rows = self._ahead[family]
+        ahead = self._rows_ahead(family)
+        if ahead is not None:
+            names, rows = ahead
             first = bisect_left(names, lower)
             return [(name, rows[name]) for name in names[first : min(bisect_left(names, upper), first + limit)]]
         found: list[tuple[bytes, bytes]] = []

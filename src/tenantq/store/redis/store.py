@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from secrets import token_bytes
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal
 
-from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
-from tenantq.store.change_batch import ChangeBatch
+from tenantq.errors import StoreFailed, StoreFormat, StoreLocked
+from tenantq.store.change_batch import ChangeBatch, remote_families
 from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Family, StoreFigure
+from tenantq.store.interface import Beat, Family, Store, StoreFigure
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after
 from tenantq.store.local_identity import check_identity
-from tenantq.store.owned_store import OwnedStore
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.batch import Steps, groups_with_rows
-from tenantq.store.redis.durability import DurabilityCheck, read_info
+from tenantq.store.redis.durability import DurabilityCheck
+from tenantq.store.redis.files import RedisFiles
 from tenantq.store.redis.layout import GROUPED, JOURNAL, Layout, covers
-from tenantq.store.redis.link import Command, Script, SlotLink
+from tenantq.store.redis.link import ANSWER_S_MAX, Command, Script, SlotLink
 from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.reading import Reader
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
-from tenantq.store.shard_lease import ReleaseSignal, ShardLease, claim_when_free
+from tenantq.store.shard_lease import ReleaseSignal, claim_when_free
 
 log = logging.getLogger("tenantq")
 
@@ -35,9 +35,6 @@ MARK: Final = "redis_store"
 _COMMIT: Final = Script("commit")
 _FORGET: Final = Script("forget")
 _SILENCE_S_MIN: Final = 0.1
-_UNBOUNDED: Final = 1 << 50
-_REWRITE_S: Final = 600.0
-_LOOK_S: Final = 0.05
 _PREFIXES_PAGE: Final = 10_000
 
 
@@ -54,8 +51,8 @@ def check_format(address: object, layout: Layout, format: bytes | None, *, must_
         )
 
 
-class RedisStore(OwnedStore[Ownership]):
-    """A ``Store`` in Redis, owned by this process; see there which methods other threads may call."""
+class RedisStore(Store):
+    """The store of a shard in Redis, owned by this process."""
 
     def __init__(
         self,
@@ -76,39 +73,44 @@ class RedisStore(OwnedStore[Ownership]):
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
         """
-        super().__init__(address)
+        super().__init__(remote_families())
         self.path = path
-        self._settings = settings
+        self._address, self._settings = address, settings
         self._layout = layout = Layout(settings.name, shard)
         self._read_only = read_only
         self._durability = DurabilityCheck(address, settings, "os" if read_only else durability)
         if not read_only:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = DirectoryLock(path) if path.is_dir() else None
-        self._link, self._side = (
-            SlotLink(address, layout.state, settings.patience_ms, self._durability) for _ in range(2)
-        )
-        silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # a dead connection must not cost the lease
-        keeper = SlotLink(address, layout.state, settings.patience_ms, self._durability, silence_s)
-        self._links = (self._link, self._side, keeper)
-        try:
+        with ExitStack() as opened:
+            if path.is_dir():
+                opened.enter_context(closing(DirectoryLock(path)))
+            silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # a dead connection must not cost the lease
+            self._links = tuple(
+                opened.enter_context(
+                    closing(SlotLink(address, layout.state, settings.patience_ms, self._durability, answer_s))
+                )
+                for answer_s in (ANSWER_S_MAX, ANSWER_S_MAX, silence_s)
+            )
+            self._link, self._side, keeper = self._links
             self._check_there()
-            self._owner = owner = self._claim(keeper, wait_ms, released or ReleaseSignal())
+            self._owner = owner = claim_when_free(
+                lambda: Ownership(keeper, layout.state, settings.lease_ms, settings.patience_ms), wait_ms, released
+            )
+            opened.callback(owner.give_up)
             check_identity(path, MARK, address, owner.id, read_only=read_only)
             self._prefixes: set[bytes] = set()
             self._reader = Reader(self._link, layout, self._prefixes, owner)
             self._load()
-        except BaseException:
-            self._close_links()
-            raise
+            self._closing = opened.pop_all()
         self._durability.in_use = True
         self.found_is_durable = not settings.replicas and not self._durability.waits_for_aof
         self._side_reader = Reader(self._side, layout, self._prefixes, owner)
         self._snapshots = RedisSnapshots(
             self._side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm
         )
-        self._space_bound = True  # whether the server has a maxmemory
-        self._space_look = 0.0
+        self.files = RedisFiles(address, self._side)
+        self.ownership = owner.lease
+        self.sync_marker = None if read_only else owner.lease
 
     # ---- opening and closing ----
 
@@ -121,13 +123,6 @@ class RedisStore(OwnedStore[Ownership]):
             self._durability.check_replicas()
         if id is not None:
             check_identity(self.path, MARK, self._address, id.decode(), read_only=self._read_only)
-
-    def _claim(self, keeper: SlotLink, wait_ms: int, released: ReleaseSignal) -> Ownership:
-        """Own the shard, or raise ShardHeld."""
-        settings = self._settings
-        return claim_when_free(
-            lambda: Ownership(keeper, self._layout.state, settings.lease_ms, settings.patience_ms), wait_ms, released
-        )
 
     def _load(self) -> None:
         """Read what opening needs, in one request if it is not large, and delete keys that snapshots of a killed process kept."""
@@ -146,51 +141,29 @@ class RedisStore(OwnedStore[Ownership]):
     def _unlink(self, names: list[bytes]) -> None:
         layout = self._layout
         try:
-            owner = self._own()
+            owner = self._owner
             owner.check(self._side.run(_FORGET, [layout.state, layout.kept, *names], [owner.epoch]))
         except StoreFailed as error:
             log.warning("keys of a closed snapshot are deleted at the next start: %s", error)
 
-    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Call ``lost``, from a thread, when another server has taken the shard over."""
-        self._reader.forget_ahead()  # the shard has loaded its state
-        super().watch(lost)
-
-    @property
-    def epoch(self) -> int:
-        """The number of this ownership: each later owner has a higher one."""
-        return int(self._own().epoch.partition(b":")[0])
+    def last_beat(self) -> Beat | None:
+        return self._owner.lease.last
 
     def close(self) -> None:
         """Give the shard up, so that another server can own it at once, and close all connections."""
-        self.drop_families()
-        self._close_links()
-
-    def _close_links(self) -> None:
-        self._give_up()
-        for link in self._links:
-            link.close()
-        if self._lock is not None:
-            self._lock.close()
-
-    @property
-    def sync_marker(self) -> ShardLease | None:
-        return None if self._read_only else super().sync_marker
+        self._drop_families()
+        self._closing.close()
 
     # ---- reading ----
 
     def _confirm(self) -> None:
         """Raise StoreFailed after a read if another server owned the shard by then: the rows may be outdated. Safe from any thread."""
-        owner = self._own()
-        if owner.lease.may_have_ended:
-            owner.hold()
+        if self.ownership.is_doubtful:
+            self._owner.hold()
 
     def _reader_of(self, family: Family) -> Reader:
         """Return what reads a family. Exports and audits read long parts of the journal, and commits must not wait for them."""
         return self._side_reader if family.name == JOURNAL else self._reader
-
-    def get(self, family: Family, key: bytes) -> bytes | None:
-        return self.get_many(family, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         found = self._reader_of(family).get_many(family.name, keys)
@@ -221,6 +194,9 @@ class RedisStore(OwnedStore[Ownership]):
         """Use this name in the keys of a queue's rows, if it has none yet."""
         self._layout.name_queue(prefix, name)
 
+    def new_batch(self) -> ChangeBatch:
+        return ChangeBatch()
+
     def write(self, batch: ChangeBatch) -> None:
         """Apply a batch atomically, by one server-side function.
 
@@ -240,7 +216,7 @@ class RedisStore(OwnedStore[Ownership]):
             self._snapshots.kept_as(names)
 
     def _commit(self, batch: ChangeBatch, kept: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
-        owner, layout = self._own(), self._layout
+        owner, layout = self._owner, self._layout
         self._reader.forget_ahead()
         used = groups_with_rows(batch)
         steps = Steps(layout)
@@ -292,7 +268,7 @@ class RedisStore(OwnedStore[Ownership]):
         replicas, waits_for_aof = self._settings.replicas, self._durability.waits_for_aof
         if not replicas and not waits_for_aof:
             return
-        owner = self._own()
+        owner = self._owner
         ends = time.monotonic() + self._settings.patience_ms / 1_000
         wait_ms = min(1_000, self._settings.patience_ms // 4, owner.longest_wait_ms)
         while True:
@@ -308,91 +284,6 @@ class RedisStore(OwnedStore[Ownership]):
                     f"{'' if on_disk else ' not'} on the disk; nothing of it is confirmed"
                 )
 
-    # ---- space ----
-
-    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # files are rewritten as a whole
-        """Remove deleted rows from this server's files. Safe from any thread."""
-        self._rewrite_files()
-
-    def erase(self, lower: bytes, upper: bytes) -> bool:  # noqa: ARG002  # as above
-        """Remove deleted rows from this server's files. For a thread. Snapshots hold only rows of their own queue."""
-        self._rewrite_files()
-        return True
-
-    def _rewrite_files(self) -> None:
-        """Have Redis rewrite the append-only file without deleted rows, and the snapshot file if it has one.
-
-        Raises StoreFailed unless Redis confirms it. Replicas and managed services rewrite their files by their own rules: see
-        docs/internals/stores.md.
-        """
-        before = self._info()
-        ends = time.monotonic() + _REWRITE_S
-        for command, outcome in (("BGREWRITEAOF", "aof_last_bgrewrite_status"), ("BGSAVE", "rdb_last_bgsave_status")):
-            if not (before["aof_enabled"] == "1" if command == "BGREWRITEAOF" else self._saves(before)):
-                continue
-            self._until_idle(ends)  # a rewrite that began before this deletion does not count
-            try:
-                self._side.call(command)
-            except StoreFailed as error:
-                raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
-            after = self._until_idle(ends)
-            if after.get(outcome) != "ok" or after["run_id"] != before["run_id"]:
-                raise StoreFailed(
-                    f"store {self._address}: {command} failed, or another server is primary now. Deleted rows are still in"
-                    " the store's files."
-                )
-
-    def _saves(self, info: dict[str, str]) -> bool:
-        """Return whether the server writes a snapshot file, or has written one since its start."""
-        if info.get("rdb_saves", "0") != "0":
-            return True
-        try:
-            return any(self._side.call("CONFIG", "GET", "save")[1::2])
-        except StoreFailed as error:
-            if error.__cause__ is not None:
-                raise
-            return False  # the setting is not readable, and no file was written
-
-    def _until_idle(self, ends: float) -> dict[str, str]:
-        busy = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
-        while True:
-            info = self._info()
-            if not any(info.get(name) == "1" for name in busy):
-                return info
-            if time.monotonic() >= ends:
-                raise StoreFailed(f"store {self._address}: Redis has not rewritten its files after {_REWRITE_S:.0f} s")
-            time.sleep(_LOOK_S)
-
-    def _info(self, *sections: str) -> dict[str, str]:
-        return read_info(self._side.call("INFO", *sections))
-
-    def checkpoint(self) -> NoReturn:
-        """Raise Invalid: Redis has its own backups."""
-        raise Invalid(
-            "a Redis store is backed up by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-a-cluster.md)"
-        )
-
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to Redis, from memory."""
-        return connection_figures("redis", "Redis", self._links, is_up=not self.is_doubtful)
-
-    def location(self) -> str:
-        """Return the address of the store, the primary that has the shard, and its replicas."""
-        info = self._info("replication")
-        replicas = (
-            dict(pair.split("=", 1) for pair in value.split(","))
-            for name, value in info.items()
-            if name.startswith("slave") and name[5:].isdigit()
-        )
-        others = ", ".join(f"{one['ip']}:{one['port']}" for one in replicas)
-        return f"{self._address}, on {self._side.server_address}{f' and its replicas {others}' if others else ''}"
-
-    def free_bytes(self) -> int:
-        """Return the rest of the server's maxmemory; without one, more than any reserve."""
-        now = time.monotonic()
-        if not self._space_bound and now < self._space_look:
-            return _UNBOUNDED
-        info = self._info("memory")
-        most = int(info.get("maxmemory", "0"))
-        self._space_bound, self._space_look = most > 0, now + 1
-        return most - int(info.get("used_memory", "0")) if most else _UNBOUNDED
+        return connection_figures("redis", "Redis", self._links, is_up=not self.ownership.is_doubtful)
