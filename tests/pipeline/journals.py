@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from tenantq.journal.manifest import Head, Manifest, segment_name
-from tenantq.journal.record import GENESIS, ChainedRecord, JournalEntry, Record, encode_record
+from tenantq.journal.record import GENESIS, JournalEntry, Record, encode_record
 from tenantq.journal.segment import encode
 
 if TYPE_CHECKING:
@@ -25,6 +25,19 @@ MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 def message_id(number: int, ms: int = START) -> bytes:
     """Return an ID that was generated at ``ms``."""
     return ((ms << 80) | 7 << 76 | 2 << 62 | number).to_bytes(16)
+
+
+class ChainedRecord(NamedTuple):
+    """One record with its hash and its encoded payload."""
+
+    link: bytes
+    payload: bytes
+    record: Record
+
+
+def encode_chained(records: Sequence[ChainedRecord]) -> tuple[bytes, int]:
+    """Return the bytes of a segment and its number of rows."""
+    return encode([one.link + one.payload for one in records])
 
 
 class JournalWriter:
@@ -52,7 +65,7 @@ class JournalWriter:
 
     def write(self, records: Sequence[ChainedRecord], *, write: bool = True, **changes: object) -> Manifest:
         """Write any range of records as a segment."""
-        data, rows = encode(records)
+        data, rows = encode_chained(records)
         first, last = records[0].record, records[-1].record
         previous = self.records[first.seq - 2].link if first.seq > 1 else GENESIS
         times = [one.record.ts for one in records]

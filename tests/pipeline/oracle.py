@@ -13,7 +13,7 @@ from tests.pipeline.journals import HOUR
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tenantq.journal.record import ChainedRecord
+    from tests.pipeline.journals import ChainedRecord
 
 QueueKey = tuple[str, str]
 

@@ -17,7 +17,6 @@ from deltalake import DeltaTable
 
 from tenantq.errors import Conflict, Invalid, NotFound, Unavailable
 from tenantq.journal.export_target import open_target
-from tenantq.journal.segment import encode
 from tenantq.pipeline.explanation import explain, offsets
 from tenantq.pipeline.gold.slo_daily import Objective
 from tenantq.pipeline.journal_source import new_files, open_journal
@@ -32,7 +31,7 @@ from tenantq.pipeline.stream import PipelineStream, stream
 from tenantq.pipeline.tables import TABLES
 from tests.buckets import served_bucket
 from tests.pipeline.conftest import NOW, digests
-from tests.pipeline.journals import HOUR, START, JournalWriter, entry, message_id
+from tests.pipeline.journals import HOUR, START, JournalWriter, encode_chained, entry, message_id
 from tests.pipeline.oracle import Oracle, journal_rows
 from tests.pipeline.test_lake import Killed
 
@@ -342,7 +341,7 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
     report = run(spark, url, lake, RunOptions(now_ms=NOW))
     assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
     assert report.quarantined == {"missing_segment": 2}
-    far.write(writer.files[1].file, encode(writer.records[1:])[0])
+    far.write(writer.files[1].file, encode_chained(writer.records[1:])[0])
     far.delete(writer.files[0].file)  # is not read again
     assert run(spark, url, lake, RunOptions(now_ms=NOW)).accepted == 1
     assert lake.read(spark, "message_lives").count() == 2

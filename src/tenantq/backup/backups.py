@@ -175,8 +175,8 @@ class Backups:
         """Return the last restore test with a valid signature of this server, or None."""
         try:
             raw = await asyncio.to_thread((self.directory / _RESTORE_TEST).read_bytes)
-            test = msgspec.json.decode(raw, type=RestoreTest)
-        except (OSError, msgspec.DecodeError):
+            test = RestoreTest.parse(raw, "restore test")
+        except (OSError, Invalid):
             return None
         return test if test.is_signed_by(PublicKeys.of(self._home)) else None
 

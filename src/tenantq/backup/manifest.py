@@ -67,11 +67,8 @@ def read_backup_manifest(directory: Path) -> BackupManifest:
     try:
         raw = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFound(f"{directory} holds no backup: there is no {MANIFEST}") from error
-    try:
-        manifest = msgspec.json.decode(raw, type=BackupManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"{file}: not a backup manifest: {error}") from error
+        raise NotFound(f"{directory}: not a backup: {MANIFEST} is missing") from error
+    manifest = BackupManifest.parse(raw, f"{file}: not a backup manifest", StoreDamaged)
     if manifest.product != "tenantq" or manifest.format != FORMAT:
         raise Invalid(f"{file}: unsupported backup format {manifest.format} (supported: {FORMAT})")
     for name in manifest.files:

@@ -299,8 +299,7 @@ def _join_journal(place: Path, data_dir: Path) -> None:
 def _combined(done: list[Restored]) -> Restored:
     figures = StoreFigures()
     for one in done:
-        for name in StoreFigures.__struct_fields__:
-            setattr(figures, name, getattr(figures, name) + getattr(one.figures, name))
+        figures.add(one.figures)
     return msgspec.structs.replace(
         done[0],
         figures=figures,

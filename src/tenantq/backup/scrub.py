@@ -6,12 +6,11 @@ from pathlib import Path
 import msgspec
 from rocksdict import BottommostLevelCompaction, CompactOptions
 
-from tenantq.journal.record import ANCHOR_KEY
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, HASH_BYTES, parse_anchor
 from tenantq.store.database import last_item, name_failure, open_rocks
 from tenantq.store.keys import after, be64, from_be64
 
 _MEMORY_BYTES = 8 << 20
-_HASH_BYTES = 32
 
 
 class JournalEnds(msgspec.Struct, frozen=True):
@@ -42,11 +41,11 @@ def scrub(directory: Path, prefix: bytes, seqs: Iterable[int] = ()) -> JournalEn
         first_seq = from_be64(place.key()) if place.valid() else 0
         place.status()
         del place
-        anchor = meta.get(ANCHOR_KEY)
-        links = {from_be64(anchor): anchor[8 : 8 + _HASH_BYTES]} if anchor is not None else {}
+        trimmed_seq, trimmed_link = parse_anchor(meta.get(ANCHOR_KEY))
+        links = {trimmed_seq: trimmed_link}
         for seq in seqs:
             if (record := journal.get(be64(seq))) is not None:
-                links[seq] = record[:_HASH_BYTES]
+                links[seq] = record[:HASH_BYTES]
     except Exception as error:
         raise name_failure(error, directory) from error
     finally:
@@ -54,5 +53,5 @@ def scrub(directory: Path, prefix: bytes, seqs: Iterable[int] = ()) -> JournalEn
         journal.close()
         db.close()
     if newest is None:
-        return JournalEnds(0, 0, bytes(_HASH_BYTES))
-    return JournalEnds(first_seq, from_be64(newest[0]), newest[1][:_HASH_BYTES], links)
+        return JournalEnds(0, 0, GENESIS)
+    return JournalEnds(first_seq, from_be64(newest[0]), newest[1][:HASH_BYTES], links)

@@ -47,23 +47,23 @@ def load_queues(store: StoreReader, log: FindingLog) -> dict[bytes, KnownQueue]:
     tenants, transit = _load_tenants(store, log), tenants_in_transit(store)
     queues: dict[bytes, KnownQueue] = {}
     names: set[tuple[int, str]] = set()
-    for page in pages_of_items(store, store.meta, QUEUE_ROW, after(QUEUE_ROW)):
-        for key, value in page:
-            prefix, row = key[len(QUEUE_ROW) :], _decode_queue(value)
-            tenant_id, queue_id = split_prefix(prefix)
-            tenant = tenants.get(tenant_id)
-            if tenant_id in transit:
-                continue
-            if tenant is None:
-                log.found("catalog", "The queue does not belong to any tenant.", tenant=f"#{tenant_id}", queue=row.name)
-            elif queue_id >= tenant.next_queue_id and not tenant.queue_blocks:  # other shards have their own ids
-                log.found("catalog", "The queue's ID may be assigned again.", tenant=tenant.name, queue=row.name)
-            if (tenant_id, row.name) in names:
-                log.found("catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name)
-            names.add((tenant_id, row.name))
-            erasing = tenant is not None and tenant.erasing is not None
-            queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name, erasing)
-    parts = _parts(store)
+    for key, value in rows_under(store, store.meta, QUEUE_ROW):
+        prefix, row = key[len(QUEUE_ROW) :], _decode_queue(value)
+        tenant_id, queue_id = split_prefix(prefix)
+        tenant = tenants.get(tenant_id)
+        if tenant_id in transit:
+            continue
+        if tenant is None:
+            log.found("catalog", "The queue does not belong to any tenant.", tenant=f"#{tenant_id}", queue=row.name)
+        elif queue_id >= tenant.next_queue_id and not tenant.queue_blocks:  # other shards have their own ids
+            log.found("catalog", "The queue's ID may be assigned again.", tenant=tenant.name, queue=row.name)
+        if (tenant_id, row.name) in names:
+            log.found("catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name)
+        names.add((tenant_id, row.name))
+        erasing = tenant is not None and tenant.erasing is not None
+        queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name, erasing)
+    rows = rows_under(store, store.meta, PART_ROW)
+    parts = {int.from_bytes(key[len(PART_ROW) :]) for key, value in rows if not PartState.load(value).is_home}
     log.tenants = {row.name for id, row in tenants.items() if id not in parts}
     log.parts = {row.name for id, row in tenants.items() if id in parts}
     log.figures.tenants, log.figures.queues = len(log.tenants), len(queues)
@@ -75,22 +75,15 @@ def _load_tenants(store: StoreReader, log: FindingLog) -> dict[int, TenantRow]:
     names: set[str] = set()
     raw = store.get(store.meta, NEXT_TENANT_ID)
     next_id = int.from_bytes(raw) if raw else 1
-    for page in pages_of_items(store, store.meta, TENANT_ROW, after(TENANT_ROW)):
-        for key, value in page:
-            id, row = int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value)
-            if row.name in names:
-                log.found("catalog", "Two tenants have the same name.", tenant=row.name)
-            if id >= next_id and not row.earlier:  # other shards have their own ids
-                log.found("catalog", "The tenant's ID may be assigned again.", tenant=row.name)
-            names.add(row.name)
-            tenants[id] = row
+    for key, value in rows_under(store, store.meta, TENANT_ROW):
+        id, row = int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value)
+        if row.name in names:
+            log.found("catalog", "Two tenants have the same name.", tenant=row.name)
+        if id >= next_id and not row.earlier:  # other shards have their own ids
+            log.found("catalog", "The tenant's ID may be assigned again.", tenant=row.name)
+        names.add(row.name)
+        tenants[id] = row
     return tenants
-
-
-def _parts(store: StoreReader) -> set[int]:
-    """Return the ids of the tenants that have a part in this store, and their home on another shard."""
-    rows = rows_under(store, store.meta, PART_ROW)
-    return {int.from_bytes(key[len(PART_ROW) :]) for key, value in rows if not PartState.load(value).is_home}
 
 
 def _name(tenants: dict[int, TenantRow], id: int) -> str:

@@ -3,13 +3,12 @@
 from tenantq.doctor.report import FindingLog
 from tenantq.doctor.usage_check import UsageRecount
 from tenantq.errors import StoreDamaged
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
+from tenantq.journal.record import ANCHOR_KEY, HASH_BYTES, decode_record, parse_anchor
 from tenantq.store.interface import StoreReader
 from tenantq.store.keys import be64, from_be64
 from tenantq.store.row_pages import pages_of_items
 
 _END = b"\xff" * 9
-_HASH_BYTES = 32
 
 
 def last_time_ms(store: StoreReader) -> int:
@@ -23,7 +22,7 @@ def last_time_ms(store: StoreReader) -> int:
 def examine_journal(store: StoreReader, log: FindingLog) -> None:
     """Check the chain from the anchor, or from the first record if nothing was trimmed."""
     anchor = store.get(store.meta, ANCHOR_KEY)
-    seq, link = (from_be64(anchor), anchor[8 : 8 + _HASH_BYTES]) if anchor else (0, GENESIS)
+    seq, link = parse_anchor(anchor)
     early = store.scan(store.jn, b"", be64(seq + 1), 1)
     if early:
         log.found("journal", f"Records up to {seq} were trimmed, but record {_shown(early[0])} still exists.")
@@ -53,7 +52,7 @@ def _check(log: FindingLog, usage: UsageRecount, seq: int, value: bytes, previou
             log.found("journal", f"Record {seq} contains the number {record.seq}.")
     except StoreDamaged as error:
         log.found("journal", f"Record {seq}: {error.message}.")
-    return value[:_HASH_BYTES]
+    return value[:HASH_BYTES]
 
 
 def _shown(key: bytes) -> str:

@@ -10,14 +10,13 @@ from tenantq.doctor.store_check import open_embedded
 from tenantq.errors import StoreFailed
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
-from tenantq.journal.record import ANCHOR_KEY, GENESIS
+from tenantq.journal.record import ANCHOR_KEY, parse_anchor
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.store.interface import StoreReader
-from tenantq.store.keys import after, from_be64
-from tenantq.store.row_pages import pages_of_items
+from tenantq.store.keys import from_be64
+from tenantq.store.row_pages import VALUES_PER_PAGE, rows_under
 
 FINDINGS_MAX: Final = 100
-_END: Final = b"\xff" * 16
 
 
 class LiveFinding(msgspec.Struct, frozen=True):
@@ -54,8 +53,7 @@ class LiveJournalCheck:
             open_store(data_dir) if open_store is not None else open_embedded(data_dir, even_if_cut=True)
         )
         self.is_running = self._store.path != data_dir  # a checkpoint of a store that a server is writing to
-        anchor = self._store.get(self._store.meta, ANCHOR_KEY)
-        self._anchor = (from_be64(anchor), anchor[8 : 8 + len(GENESIS)]) if anchor else (0, GENESIS)
+        self._anchor = parse_anchor(self._store.get(self._store.meta, ANCHOR_KEY))
         self.first_seq = self._anchor[0] + 1
 
     def close(self) -> None:
@@ -104,12 +102,10 @@ class LiveJournalCheck:
 
     def _take_rows(self, walk: ChainWalk, report: LiveReport) -> None:
         store = self._store
-        for page in pages_of_items(store, store.meta, CHECKPOINT_ROW, after(CHECKPOINT_ROW)):
-            for key, value in page:
-                walk.expect_checkpoint(from_be64(key[len(CHECKPOINT_ROW) :]), value)
-                report.checkpoints += 1
-        for page in pages_of_items(store, store.jn, b"", _END):
-            for key, value in page:
-                walk.record(key, value)
-                if walk.seq in report.known:
-                    report.known[walk.seq].add(walk.link.hex())
+        for key, value in rows_under(store, store.meta, CHECKPOINT_ROW):
+            walk.expect_checkpoint(from_be64(key[len(CHECKPOINT_ROW) :]), value)
+            report.checkpoints += 1
+        for key, value in rows_under(store, store.jn, b"", VALUES_PER_PAGE):
+            walk.record(key, value)
+            if walk.seq in report.known:
+                report.known[walk.seq].add(walk.link.hex())

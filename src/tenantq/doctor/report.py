@@ -43,6 +43,11 @@ class StoreFigures(msgspec.Struct):
     journal_records: int = 0
     journal_bytes: int = 0
 
+    def add(self, other: "StoreFigures") -> None:
+        """Add the figures of another store."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 class DoctorReport(msgspec.Struct, frozen=True):
     """The result of one check. ``findings`` lists the first FINDINGS_LISTED_MAX of ``findings_total``."""
@@ -62,8 +67,7 @@ def joined(reports: Mapping[str, DoctorReport], together: "FindingLog") -> Docto
     """Combine the reports of several shards with what was found by comparing them."""
     log = FindingLog()
     for shard, report in reports.items():
-        for name in StoreFigures.__struct_fields__:
-            setattr(log.figures, name, getattr(log.figures, name) + getattr(report.figures, name))
+        log.figures.add(report.figures)
         log.total += report.findings_total
         log.unchecked += [f"shard {shard} {one}" for one in report.unchecked]
         log.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]

@@ -21,7 +21,7 @@ import msgspec
 from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW
 from tenantq.engine.data_key_rows import tenant_range
 from tenantq.errors import StoreFailed, Unavailable
-from tenantq.journal.record import ANCHOR_KEY
+from tenantq.journal.record import ANCHOR_KEY, parse_anchor
 from tenantq.store.change_batch import remote_families
 from tenantq.store.interface import Beat, Family, StoreReader, TooLargeToCopy
 from tenantq.store.keys import PREFIX_BYTES, after, be64, from_be64, split_prefix
@@ -207,7 +207,7 @@ class RunningShard(StoreReader):
             for member in prefixes:
                 self._register(member)
             anchor = self._catalog.values.get(ANCHOR_KEY)
-            first = from_be64(anchor) + 1 if anchor else 1
+            first = parse_anchor(anchor)[0] + 1
             journal.keep_from(first)
             for row in map(journal_row, oldest):
                 if from_be64(row[0]) < first:

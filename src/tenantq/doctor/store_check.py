@@ -2,8 +2,8 @@
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +20,8 @@ from tenantq.store.interface import Store, StoreReader, TooLargeToCopy
 from tenantq.store.rocks import RocksStore
 from tenantq.store.running_store import open_running
 
+StoreOpener = Callable[[Path], StoreReader]
+
 
 def open_embedded(data_dir: Path, *, even_if_cut: bool = False) -> Store:
     """Open the store of a data directory read-only; a checkpoint of it if a server is running."""
@@ -32,7 +34,7 @@ def open_embedded(data_dir: Path, *, even_if_cut: bool = False) -> Store:
 def examine(
     data_dir: Path,
     progress: Callable[[str, int], None] | None = None,
-    open_store: Callable[[Path], StoreReader] = open_embedded,
+    open_store: StoreOpener = open_embedded,
 ) -> DoctorReport:
     """Check the store in ``data_dir``, or the one that ``open_store`` opens, and return a report. Changes nothing.
 
@@ -40,9 +42,6 @@ def examine(
     tenantq store.
     """
     return _examine_shard(data_dir, progress, open_store).report()
-
-
-StoreOpener = Callable[[Path], StoreReader]
 
 
 ReadDirectory = Callable[[], Mapping[str, TenantPlacement] | None]
@@ -96,7 +95,7 @@ def _find_placement_errors(
     logs: Mapping[str, FindingLog], read_directory: ReadDirectory, places: FindingLog
 ) -> _PlacementErrors:
     directory: Mapping[str, TenantPlacement] | None = None
-    with _Damage(places, "the tenant directory cannot be read"):
+    with _damage_noted(places, "the tenant directory cannot be read"):
         directory = read_directory()
     return _PlacementErrors(
         _found_twice(logs.values()),
@@ -128,7 +127,7 @@ def _homeless(shards: Iterable[FindingLog]) -> set[str]:
 
 def _load(data_dir: Path, open_store: StoreOpener) -> FindingLog:
     log = FindingLog()
-    with _Damage(log, "the catalog cannot be read"), closing(open_store(data_dir)) as store:
+    with _damage_noted(log, "the catalog cannot be read"), closing(open_store(data_dir)) as store:
         load_queues(store, log)
     return log
 
@@ -140,53 +139,38 @@ def _examine_shard(data_dir: Path, progress: Callable[[str, int], None] | None, 
     except StoreDamaged as error:
         log.found("damaged", error.message)
         return log
-    try:
+    with closing(store):
         _examine(store, log)
-    finally:
-        store.close()
     return log
 
 
 def _examine(store: StoreReader, log: FindingLog) -> None:
     queues: dict[bytes, KnownQueue] = {}
-    with _Damage(log, "the catalog cannot be read"):
+    with _damage_noted(log, "the catalog cannot be read"):
         queues = load_queues(store, log)
         find_orphans(store, queues, log)
     data_keys: dict[int, set[int]] = {}
-    with _Damage(log, "the data keys cannot be read"):
+    with _damage_noted(log, "the data keys cannot be read"):
         data_keys = load_data_keys(store, log)
     now = 0
-    with _Damage(log, "the newest journal record cannot be read"):
+    with _damage_noted(log, "the newest journal record cannot be read"):
         now = last_time_ms(store)
     for queue in queues.values():
         try:
-            with _Damage(log, "the queue's rows cannot be read to their end", queue):
+            with _damage_noted(
+                log, "the queue's rows cannot be read to their end", tenant=queue.tenant, queue=queue.name
+            ):
                 QueueCheck(store, queue, log, now, data_keys).run()
         except TooLargeToCopy as error:
             log.unchecked.append(f"{queue.tenant}/{queue.name}: {error}")
-    with _Damage(log, "the journal cannot be read to its end"):
+    with _damage_noted(log, "the journal cannot be read to its end"):
         examine_journal(store, log)
 
 
-class _Damage:
-    """Turns errors of damaged bytes into a finding, so that the check continues elsewhere."""
-
-    def __init__(self, log: FindingLog, what: str, queue: KnownQueue | None = None) -> None:
-        self._notes = log
-        self._what = what
-        self._queue = queue
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, StoreFailed | msgspec.MsgspecError | struct.error | UnicodeDecodeError):
-            return False
-        queue = self._queue
-        self._notes.found(
-            "damaged",
-            f"{self._what}: {error}",
-            tenant=queue.tenant if queue is not None else "",
-            queue=queue.name if queue is not None else "",
-        )
-        return True
+@contextmanager
+def _damage_noted(log: FindingLog, what: str, *, tenant: str = "", queue: str = "") -> Iterator[None]:
+    """Turn an error of damaged bytes inside the block into a finding, so that the check continues elsewhere."""
+    try:
+        yield
+    except (StoreFailed, msgspec.MsgspecError, struct.error, UnicodeDecodeError) as error:
+        log.found("damaged", f"{what}: {error}", tenant=tenant, queue=queue)

@@ -8,8 +8,7 @@ from tenantq.engine.catalog import TENANT_ROW, USAGE_ROW, TenantRow, tenants_in_
 from tenantq.engine.usage import Usage, Window, WindowsRow
 from tenantq.journal.record import Record
 from tenantq.store.interface import StoreReader
-from tenantq.store.keys import after
-from tenantq.store.row_pages import pages_of_items
+from tenantq.store.row_pages import rows_under
 
 _ID_BYTES = 16
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
@@ -44,22 +43,19 @@ class UsageRecount:
     def compare(self, store: StoreReader, log: FindingLog) -> None:
         """Record every stored window that differs, as far as the journal covers it."""
         rows = {
-            key[len(TENANT_ROW) :]: _decode_tenant(value)
-            for page in pages_of_items(store, store.meta, TENANT_ROW, after(TENANT_ROW))
-            for key, value in page
+            key[len(TENANT_ROW) :]: _decode_tenant(value) for key, value in rows_under(store, store.meta, TENANT_ROW)
         }
         names = {id: row.name for id, row in rows.items()}
         transit = tenants_in_transit(store)
         stored: dict[str, WindowsRow] = {}
-        for page in pages_of_items(store, store.meta, USAGE_ROW, after(USAGE_ROW)):
-            for key, value in page:
-                name = names.get(key[len(USAGE_ROW) :])
-                if int.from_bytes(key[len(USAGE_ROW) :]) in transit:
-                    continue
-                if name is None:
-                    log.found("orphan", "Usage counters do not belong to any tenant.", tenant=key.hex())
-                else:
-                    stored[name] = _decode_windows(value)
+        for key, value in rows_under(store, store.meta, USAGE_ROW):
+            name = names.get(key[len(USAGE_ROW) :])
+            if int.from_bytes(key[len(USAGE_ROW) :]) in transit:
+                continue
+            if name is None:
+                log.found("orphan", "Usage counters do not belong to any tenant.", tenant=key.hex())
+            else:
+                stored[name] = _decode_windows(value)
         for name in (row.name for row in rows.values() if not row.earlier):  # others were counted on several shards
             self._compare_one(name, stored.get(name, WindowsRow(0, 0, 0, 0)), log)
 

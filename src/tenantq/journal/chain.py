@@ -1,14 +1,11 @@
 """Verifies the live journal record by record: its chain, its checkpoints and its exported archive."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from tenantq.errors import StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_OP, JournalCheckpoint, unpack
-from tenantq.journal.record import Record, decode_record
+from tenantq.journal.record import HASH_BYTES, Record, decode_record
 from tenantq.journal.signing import PublicKey, PublicKeys
-
-_HASH_BYTES: Final = 32
 
 
 class ChainWalk:
@@ -52,7 +49,7 @@ class ChainWalk:
         self.records += 1
         if at != self.seq + 1:
             self._found(self.seq + 1, f"Records {self.seq + 1} to {at - 1} are missing.")
-        link, record = value[:_HASH_BYTES], None
+        link, record = value[:HASH_BYTES], None
         try:
             _, record = decode_record(value, self.link if at == self.seq + 1 else None)
             if record.seq != at:

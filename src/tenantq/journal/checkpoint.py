@@ -62,10 +62,7 @@ def sign(key: SigningKey, shard: str, seq: int, link: bytes, ts: int) -> bytes:
 
 def unpack(value: bytes) -> JournalCheckpoint:
     """Return a stored checkpoint. Raises StoreDamaged."""
-    try:
-        return msgspec.json.decode(value, type=JournalCheckpoint)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"journal: cannot read a checkpoint: {error}") from error
+    return JournalCheckpoint.parse(value, "journal: cannot read a checkpoint", StoreDamaged)
 
 
 class CheckpointedJournal(Protocol):
@@ -100,9 +97,8 @@ class Checkpointer:
         self._background = background
         self._timer: Timer | None = None
         self._signing = False
-        self._signed_seq: int | None = (
-            None  # cached: reading it every second would block the loop while the store does not answer
-        )
+        # Cached: reading it every second would block the loop while the store does not answer.
+        self._signed_seq: int | None = None
         self._signed_ms = clock.monotonic_ms()
 
     def start(self) -> None:

@@ -44,10 +44,7 @@ class ErasureCertificate(SignedDocument, frozen=True, kw_only=True):
 
 def read_certificate(data: bytes) -> ErasureCertificate:
     """Return the certificate in a JSON document. Raises Invalid."""
-    try:
-        certificate = msgspec.json.decode(data, type=ErasureCertificate)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"certificate: not an erasure certificate: {error}") from error
+    certificate = ErasureCertificate.parse(data, "certificate: not an erasure certificate")
     if certificate.product != "tenantq" or certificate.format != FORMAT:
         raise Invalid(f"certificate: unsupported format {certificate.format} (supported: {FORMAT})")
     return certificate

@@ -4,8 +4,6 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-import msgspec
-
 from tenantq.errors import Invalid
 from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.signing import SignedDocument
@@ -52,7 +50,12 @@ class Head(SignedDocument, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The head's file name."""
-        return f"{MANIFESTS}/shard={self.shard}/{HEAD}"
+        return head_name(self.shard)
+
+
+def head_name(shard: str) -> str:
+    """Return the file name of a shard's head."""
+    return f"{MANIFESTS}/shard={shard}/{HEAD}"
 
 
 def manifest_name(shard: str, first_seq: int, last_seq: int) -> str:
@@ -73,10 +76,7 @@ def segment_name(shard: str, ts: int, first_seq: int, last_seq: int) -> str:
 
 def read_manifest(target: ExportTarget, name: str) -> Manifest:
     """Return a manifest. Raises Invalid naming the file. Its names and hashes are well-formed, its signature is not verified."""
-    try:
-        manifest = msgspec.json.decode(target.read(name), type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{name}: not a manifest: {error}") from error
+    manifest = Manifest.parse(target.read(name), f"{name}: not a manifest")
     if _FILE.fullmatch(manifest.file) is None or ".." in manifest.file:
         raise Invalid(f"{name}: not a manifest: its file name is not that of a segment")
     if _LINK.fullmatch(manifest.previous_link) is None or _LINK.fullmatch(manifest.last_link) is None:
@@ -86,13 +86,11 @@ def read_manifest(target: ExportTarget, name: str) -> Manifest:
 
 def read_head(target: ExportTarget, shard: str) -> Head | None:
     """Return a shard's head, or None. Raises Invalid if it is unreadable."""
-    name = f"{MANIFESTS}/shard={shard}/{HEAD}"
+    name = head_name(shard)
     try:
-        return msgspec.json.decode(target.read(name), type=Head)
+        return Head.parse(target.read(name), f"{name}: not a head")
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{name}: not a head: {error}") from error
 
 
 def manifest_names(target: ExportTarget, shard: str | None = None) -> list[str]:

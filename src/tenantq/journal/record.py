@@ -17,7 +17,7 @@ GENESIS: Final = bytes(32)
 ANCHOR_KEY: Final = b"journal_anchor"
 """Row in meta: seq (be64), hash, time (be64) and last id of the last trimmed record."""
 
-_HASH_BYTES: Final = 32
+HASH_BYTES: Final = 32
 _ID_BYTES: Final = 16
 
 
@@ -42,6 +42,11 @@ class JournalEntry(msgspec.Struct, array_like=True):
     count: int = 1  # calls this entry represents; more than one only for coalesced refusals
     user_agent: str = ""
 
+    @property
+    def rows(self) -> int:
+        """How many rows it has: one per message, or one without messages."""
+        return max(1, len(self.ids) // _ID_BYTES)
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """All entries of one round."""
@@ -52,14 +57,6 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     engine_ms: int  # the shard's clock, which never goes back
     last_id: bytes  # the greatest message id issued so far
     entries: list[JournalEntry]
-
-
-class ChainedRecord(msgspec.Struct, frozen=True):
-    """One record with its hash and its encoded payload."""
-
-    link: bytes
-    payload: bytes
-    record: Record
 
 
 class JournalRow(msgspec.Struct, frozen=True):
@@ -131,7 +128,7 @@ def without_surrogates(text: str) -> str:
 
 def decode_record(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
     """Return the hash and the record of a stored value; with ``previous`` also check the chain. Raises StoreDamaged."""
-    link, payload = value[:_HASH_BYTES], value[_HASH_BYTES:]
+    link, payload = value[:HASH_BYTES], value[HASH_BYTES:]
     if previous is not None and hashlib.sha256(previous + payload).digest() != link:
         raise StoreDamaged("journal: a record does not match the hash chain: it or its predecessor was changed")
     try:
@@ -140,13 +137,17 @@ def decode_record(value: bytes, previous: bytes | None = None) -> tuple[bytes, R
         raise StoreDamaged(f"journal: cannot read a record: {error}") from error
 
 
+def parse_anchor(anchor: bytes | None) -> tuple[int, bytes]:
+    """Return number and hash of the last trimmed record; 0 and GENESIS if nothing was trimmed."""
+    return (int.from_bytes(anchor[:8]), anchor[8 : 8 + HASH_BYTES]) if anchor else (0, GENESIS)
+
+
 def rows(record: Record) -> Iterator[JournalRow]:
     """Expand a record to one row per message, or one per entry without messages."""
     n = 0
     for entry in record.entries:
-        count = max(1, len(entry.ids) // _ID_BYTES)
         columns = [
-            column if isinstance(column, list) else [column] * count
+            column if isinstance(column, list) else [column] * entry.rows
             for column in (entry.size, entry.priority, entry.attempt, entry.wait_ms, entry.process_ms)
         ]
         for i, (size, priority, attempt, wait_ms, process_ms) in enumerate(zip(*columns, strict=True)):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tenantq.journal.manifest import SCHEMA_VERSION
-from tenantq.journal.record import ChainedRecord, JournalRow, decode_record, rows
+from tenantq.journal.record import HASH_BYTES, JournalRow, decode_record, rows
 
 _NUMBERS: Final = {
     **dict.fromkeys(("seq", "bytes", "wait_ms", "process_ms", "count"), pa.int64()),
@@ -32,27 +32,25 @@ SCHEMA: Final = pa.schema(
 """Columns of a segment. Ids are text, because Spark does not read Parquet's UUID type."""
 
 _COLUMNS: Final = [(field.name, field.type) for field in SCHEMA]
-_LINK_BYTES: Final = 32
 _NAMES: Final = ["tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "shard", "user_agent"]
 _ROWS_PER_GROUP: Final = 20_000
 
 
-def encode(records: Sequence[ChainedRecord]) -> tuple[bytes, int]:
-    """Return the bytes of a Parquet file and its number of rows. The same records give the same bytes."""
+def encode(records: Sequence[bytes]) -> tuple[bytes, int]:
+    """Return the bytes of a Parquet file and its number of rows, from stored records. The same records give the same bytes."""
     columns: dict[str, list[Any]] = {field.name: [] for field in SCHEMA}
     appends = [columns[name].append for name in ROW_COLUMNS]
     links, payloads = columns["link"], columns["payload"]
-    count = 0
-    for chained in records:
-        first: tuple[bytes | None, bytes | None] = (chained.link, chained.payload)
-        for row in rows(chained.record):
+    for stored in records:
+        link, record = decode_record(stored)
+        first: tuple[bytes | None, bytes | None] = (link, stored[len(link) :])
+        for row in rows(record):
             for append, value in zip(appends, msgspec.structs.astuple(row), strict=True):
                 append(value)
             links.append(first[0])
             payloads.append(first[1])
             first = (None, None)
-            count += 1
-    return to_parquet(pa.table(columns, schema=SCHEMA)), count
+    return to_parquet(pa.table(columns, schema=SCHEMA)), len(links)
 
 
 def to_parquet(table: pa.Table) -> bytes:
@@ -69,15 +67,6 @@ def to_parquet(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def encode_stored(records: Sequence[bytes]) -> tuple[bytes, int]:
-    """Like ``encode``, from records as they are stored, which can be passed to another process."""
-    chained = []
-    for stored in records:
-        link, record = decode_record(stored)
-        chained.append(ChainedRecord(link, stored[len(link) :], record))
-    return encode(chained)
-
-
 def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:
     """Yield (link, payload, rows) of each record. Raises ValueError if the data is not a segment."""
     try:
@@ -88,7 +77,7 @@ def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:
         for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
             for row in batch.to_pylist():
                 row_link, row_payload = row.pop("link"), row.pop("payload")
-                if row["ts"] is None or (row_link is not None and len(row_link) != _LINK_BYTES):
+                if row["ts"] is None or (row_link is not None and len(row_link) != HASH_BYTES):
                     raise ValueError("a value is missing")
                 row["ts"] = int(row["ts"].timestamp() * 1_000 + 0.5)
                 if row_link is not None:

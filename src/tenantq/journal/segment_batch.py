@@ -17,7 +17,7 @@ class SegmentBatch:
     def add(self, stored: bytes, settings: ExportSettings) -> bool:
         """Add a record. Returns False if it is of another hour or exceeds a limit; the first one always fits."""
         link, record = decode_record(stored)
-        rows = sum(max(1, len(entry.ids) // 16) for entry in record.entries)
+        rows = sum(entry.rows for entry in record.entries)
         if self.records and (
             self.size >= settings.segment_bytes
             or self.rows + rows > settings.segment_rows

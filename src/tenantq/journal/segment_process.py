@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.journal.segment import encode_stored
+from tenantq.journal.segment import encode
 
 log = logging.getLogger("tenantq.journal")
 
@@ -21,7 +21,7 @@ _ROWS_BYTES: Final = 8
 def encode_segment(records: Sequence[bytes]) -> tuple[bytes, int]:
     """Return the bytes of a segment and its number of rows, from stored records."""
     if len(records) <= _INLINE_RECORDS_MAX:
-        return encode_stored(records)
+        return encode(records)
     done = subprocess.run(  # noqa: S603  # this interpreter, without arguments of others
         [sys.executable, "-m", __name__],
         input=msgspec.msgpack.encode(records),
@@ -32,14 +32,14 @@ def encode_segment(records: Sequence[bytes]) -> tuple[bytes, int]:
     )
     if done.returncode != 0:
         log.warning("the segment encoder ended with code %d; the server encodes the segment itself", done.returncode)
-        return encode_stored(records)
+        return encode(records)
     return done.stdout[_ROWS_BYTES:], int.from_bytes(done.stdout[:_ROWS_BYTES])
 
 
 def main() -> None:
     """Read stored records from stdin, and write the number of rows and the segment to stdout."""
     os.nice(_NICENESS)
-    data, rows = encode_stored(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[bytes]))
+    data, rows = encode(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[bytes]))
     sys.stdout.buffer.write(rows.to_bytes(_ROWS_BYTES) + data)
 
 

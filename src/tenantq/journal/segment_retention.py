@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from tenantq.domain.limits import DAY_MS, HOUR_MS
-from tenantq.errors import Invalid, TenantqError
+from tenantq.errors import TenantqError
 from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import manifest_name, read_manifest
 from tenantq.journal.record import JournalEntry
@@ -65,11 +65,9 @@ def read_removed(target: ExportTarget, shard: str) -> RemovedSegments | None:
     """Return a shard's statement, or None. Raises Invalid if it is unreadable."""
     name = removed_name(shard)
     try:
-        return msgspec.json.decode(target.read(name), type=RemovedSegments)
+        return RemovedSegments.parse(target.read(name), f"{name}: not a statement of removed segments")
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{name}: not a statement of removed segments: {error}") from error
 
 
 class SegmentRetention:

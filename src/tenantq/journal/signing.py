@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from tenantq.errors import Invalid, StoreDamaged
+from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.runtime.durable_files import write_durably
 
 log = logging.getLogger("tenantq.journal")
@@ -148,6 +148,14 @@ class SignedDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     key_id: str = ""
     signature: str = ""
+
+    @classmethod
+    def parse(cls, data: bytes, refusal: str, failure: type[TenantqError] = Invalid) -> Self:
+        """Return the document in ``data``. Raises ``failure`` with ``refusal`` and the reason."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise failure(f"{refusal}: {error}") from error
 
     def signed_text(self) -> bytes:
         """Return the bytes that are signed: everything but the signature."""

@@ -14,6 +14,7 @@ from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, StoreDamaged, StoreFailed
 from tenantq.runtime.durable_files import sync
+from tenantq.store.cluster_rows import CHANGES_KEPT, decode_placement, encode, unversioned
 from tenantq.store.commit_lock import CommitLock
 
 R = TypeVar("R")
@@ -23,17 +24,12 @@ LOCK: Final = "directory.lock"
 BUSY_S: Final = 2.0
 """How long a change waits for a change by another process. A change takes as long as a sync of the disk."""
 
-CHANGES_KEPT: Final = 10_000
-"""Changes that a process can catch up with; one that missed more reads the whole directory."""
-
 _NAMED_MAX: Final = 3  # tenants in an error
 
 _SCHEMA: Final = Path(__file__).with_name("placement_file.sql").read_text(encoding="utf-8")
 _MODE: Final = 0o600
 _FIRST_VERSION: Final = 1
 _ROWS: Final = "SELECT name, version, placement FROM directory"
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(TenantPlacement).decode
 
 
 class PlacementFile:
@@ -45,7 +41,7 @@ class PlacementFile:
     """
 
     def __init__(self, home: Path, *, create: bool = False) -> None:
-        """Open the directory of the shards in ``home``; with ``create``, make one if it is missing.
+        """Open the directory of the shards in ``home``; with ``create``, create it if it is missing.
 
         Raises StoreFailed, StoreDamaged or OSError.
         """
@@ -105,7 +101,7 @@ class PlacementFile:
         """Return the directory and its version."""
         with self._read_transaction() as reader:
             rows = reader.execute(_ROWS).fetchall()
-            return _version(reader), {name: _placement(version, row) for name, version, row in rows}
+            return _version(reader), {name: decode_placement(version, row) for name, version, row in rows}
 
     def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
         """Return what changed after a version, None for removed tenants; None: too long ago, read it all."""
@@ -118,7 +114,9 @@ class PlacementFile:
             ).fetchall()
             if len(found) != version - since:
                 return None
-            return version, {name: _placement(number, row) if row is not None else None for number, name, row in found}
+            return version, {
+                name: decode_placement(number, row) if row is not None else None for number, name, row in found
+            }
 
     # ---- moves ----
 
@@ -127,7 +125,9 @@ class PlacementFile:
 
         def change() -> None:
             rows = self._writer.execute(_ROWS).fetchall()
-            moving = {split_unit(name)[0] for name, version, row in rows if _is_moving(name, _placement(version, row))}
+            moving = {
+                split_unit(name)[0] for name, version, row in rows if _is_moving(name, decode_placement(version, row))
+            }
             if moving:
                 raise tenants_moving(moving)
             if not self._writer.execute("INSERT OR IGNORE INTO holds VALUES (?)", (holder,)).rowcount:
@@ -142,7 +142,7 @@ class PlacementFile:
     # ---- for a server that starts ----
 
     def release_all_moves(self) -> None:
-        """Allow moves again, also if a shard that was creating a backup does not exist any more. No shard may run."""
+        """Allow moves again, also if a shard that was creating a backup no longer exists. No shard may run."""
         self._change(lambda: self._writer.execute("DELETE FROM holds"))
 
     def is_new(self) -> bool:
@@ -164,12 +164,12 @@ class PlacementFile:
 
     def _read(self, name: str) -> TenantPlacement | None:
         found = self._writer.execute("SELECT version, placement FROM directory WHERE name = ?", (name,)).fetchone()
-        return _placement(*found) if found is not None else None
+        return decode_placement(*found) if found is not None else None
 
     def _write(self, name: str, placement: TenantPlacement) -> TenantPlacement:
         if _is_moving(name, placement) and self._writer.execute("SELECT * FROM holds").fetchone() is not None:
             raise Conflict("a backup is being created. Try again when it is complete.", tenant=split_unit(name)[0])
-        row = _encode(msgspec.structs.replace(placement, version=0))
+        row = encode(unversioned(placement))
         version = self._log(name, row)
         self._writer.execute("INSERT OR REPLACE INTO directory VALUES (?, ?, ?)", (name, version, row))
         return msgspec.structs.replace(placement, version=version)
@@ -211,7 +211,7 @@ def read_placements(home: Path) -> dict[str, TenantPlacement] | None:
         [(found,)] = reader.execute("PRAGMA quick_check(1)").fetchall()
         if found != "ok":
             raise sqlite3.DatabaseError(found)
-        return {name: _placement(version, row) for name, version, row in reader.execute(_ROWS)}
+        return {name: decode_placement(version, row) for name, version, row in reader.execute(_ROWS)}
 
 
 def remove_placements(home: Path) -> None:
@@ -250,7 +250,7 @@ def tenants_moving(tenants: Collection[str] = ()) -> Conflict:
 
 def _is_moving(name: str, row: TenantPlacement) -> bool:
     """Return whether rows of a tenant move, or soon will."""
-    is_group = bool(split_unit(name)[1])  # it has a row until it is where its hash says
+    is_group = bool(split_unit(name)[1])  # it has a row until it has reached the shard of its hash
     return is_group or row.moving_to is not None or bool(row.next_shards or row.leaving) or len(row.shards) == 1
 
 
@@ -269,7 +269,3 @@ def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
 def _version(connection: sqlite3.Connection) -> int:
     found: int = connection.execute("SELECT version FROM state").fetchone()[0]
     return found
-
-
-def _placement(version: int, row: bytes) -> TenantPlacement:
-    return msgspec.structs.replace(_decode(row), version=version)

@@ -7,6 +7,7 @@ their iterators show current rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tenantq.errors import StoreFailed
@@ -35,46 +36,36 @@ class RocksSnapshot:
         return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
-        found: list[bytes] = []
-        try:
-            iterator = self._iterators[family]
-            iterator.seek(lower)
-            while len(found) < limit and iterator.valid():
-                found.append(iterator.key())
-                iterator.next()
-            iterator.status()
-        except Exception as error:
-            raise self._name_failure(error) from error
-        return found
+        return [row.key() for row in islice(self._rows(family, lower), limit)]
 
     def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
         found, size = Items(), 0
-        try:
-            iterator = self._iterators[family]
-            iterator.seek(lower)
-            while len(found) < limit and not found.cut and iterator.valid():
-                key = iterator.key()
-                if key >= upper:
-                    break
-                found.cut = bytes_max is not None and bool(found) and size >= bytes_max
-                value = iterator.value()
-                found.append((key, value))
-                size += len(value)
-                iterator.next()
-            iterator.status()
-        except Exception as error:
-            raise self._name_failure(error) from error
+        for row in islice(self._rows(family, lower), limit):
+            key = row.key()
+            if key >= upper:
+                break
+            found.cut = bytes_max is not None and bool(found) and size >= bytes_max
+            value = row.value()
+            found.append((key, value))
+            size += len(value)
+            if found.cut:
+                break
         return found
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        iterator = self._iterators[family]
+        for row in self._rows(family, prefix):
+            key = row.key()
+            if not key.startswith(prefix):
+                break
+            yield key, row.value()
+
+    def _rows(self, family: str, lower: bytes) -> Iterator[RdictIter]:
+        """Yield the family's iterator at each row from ``lower`` on."""
         try:
-            iterator.seek(prefix)
+            iterator = self._iterators[family]
+            iterator.seek(lower)
             while iterator.valid():
-                key = iterator.key()
-                if not key.startswith(prefix):
-                    break
-                yield key, iterator.value()
+                yield iterator
                 iterator.next()
             iterator.status()
         except Exception as error:

@@ -366,7 +366,7 @@ async def test_restore_refuses_an_existing_target(tmp_path: Path) -> None:
     for there in ("full", "full/x", "data"):
         with pytest.raises(Conflict):
             restore_backup(backup, tmp_path / there)
-    with pytest.raises(NotFound, match="holds no backup"):
+    with pytest.raises(NotFound, match=r"not a backup: backup\.json is missing"):
         restore_backup(tmp_path / "data", tmp_path / "again")
     other = SigningKey.load_or_make(tmp_path / "full")
     assert other.public.id != PublicKey.load(backup / "audit_key.pub").id

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.store.host_port import parse_host, parse_port
 
 SCHEMES: Final = ("postgresql", "postgres")
 _PORT: Final = 5432
@@ -51,10 +52,9 @@ def parse_postgres_address(url: str) -> PostgresAddress:
     credentials, _, nodes = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     if socket := query.pop("host", ""):  # the directory of a local socket
-        nodes = ""
-        hosts: tuple[tuple[str, int], ...] = ((socket, _port(query.pop("port", str(_PORT)))),)
+        hosts: tuple[tuple[str, int], ...] = ((socket, parse_port(query.pop("port", str(_PORT)), _SHAPE)),)
     else:
-        hosts = tuple(_host(one) for one in nodes.split(","))
+        hosts = tuple(parse_host(one, _PORT, _SHAPE) for one in nodes.split(","))
     return PostgresAddress(
         hosts=hosts,
         database=unquote(parts.path.strip("/")),
@@ -62,19 +62,3 @@ def parse_postgres_address(url: str) -> PostgresAddress:
         password=unquote(password) or None,
         parameters=tuple(sorted(query.items())),
     )
-
-
-def _host(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not colon:
-        host, port = text, str(_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host:
-        raise Invalid(f"store: a host is missing. Use {_SHAPE}")
-    return host, _port(port)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16):
-        raise Invalid(f"store: a port must be a number from 1 to 65535. Use {_SHAPE}")
-    return int(text)

@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.store.host_port import parse_host
 
 _SCHEMES: Final = {
     "redis": (False, False),
@@ -57,9 +58,7 @@ def parse_address(url: str) -> RedisAddress:
         raise Invalid("store: unknown parameter in the query of the URL (allowed: ca_file)")
     credentials, _, nodes = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
-    known = RedisAddress(
-        username=unquote(username) or None, password=unquote(password) or None, ca_file=ca_file
-    )  # fmt: skip
+    known = RedisAddress(username=unquote(username) or None, password=unquote(password) or None, ca_file=ca_file)
     if parts.scheme == "unix" and parts.path:
         return msgspec.structs.replace(known, socket=unquote(parts.path))
     if parts.scheme not in _SCHEMES:
@@ -68,21 +67,11 @@ def parse_address(url: str) -> RedisAddress:
     if not cluster and "," in nodes:
         raise Invalid("store: several nodes need redis+cluster://")
     return msgspec.structs.replace(
-        known, nodes=tuple(_node(one) for one in nodes.split(",")), cluster=cluster, tls=tls, db=_db(parts.path, cluster)
+        known, nodes=tuple(parse_host(one, _PORT, _SHAPE) for one in nodes.split(",")), cluster=cluster, tls=tls, db=_db(parts.path, cluster=cluster)
     )  # fmt: skip
 
 
-def _node(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not colon:
-        host, port = text, str(_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise Invalid(f"store: a node must be HOST:PORT. Use {_SHAPE}")
-    return host, int(port)
-
-
-def _db(path: str, cluster: bool) -> int:  # noqa: FBT001  # read at its one call
+def _db(path: str, *, cluster: bool) -> int:
     text = path.strip("/")
     if not text:
         return 0
