@@ -10,12 +10,12 @@ lacks is in a listed segment, whatever the exporter does meanwhile. Segments tha
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -186,25 +186,26 @@ class Backups:
 
     async def refresh_data_keys(self) -> None:
         """Write the current wrapped data keys, which removes those of deleted tenants from every backup. Raises Unavailable."""
-        async with self._keys_lock:
+        async with self._changing_data_keys():
             rows = {tenant: dict(numbers) for tenant, numbers in self._shard.state.data_keys.by_tenant.items()}
             current = self._shard.state.catalog.tenants.values()
             tenants = {one.id: tenant_mark(one.name, one.since) for one in current}
             erased = {one.tenant_id for one in self._shard.erasure.certificates()}
             erased |= {one.id for one in current if one.erasing is not None}
-            try:
-                await asyncio.to_thread(self._write_data_keys, rows, tenants, erased)
-            except OSError as error:
-                raise Unavailable(
-                    f"{self.directory}: cannot update the data key file next to the backups: {error.strerror}"
-                ) from error
+            await asyncio.to_thread(self._write_data_keys, rows, tenants, erased)
 
     async def drop_data_keys(self, tenant_id: int) -> None:
         """Remove the data keys of a tenant that lived here before and was erased on another shard. Raises Unavailable."""
+        async with self._changing_data_keys():
+            key_ids = (self._key.public.id, *retired_ids(self._home))
+            await asyncio.to_thread(self._drop_data_keys, key_ids, (tenant_id,), self._shard.state.wall_ms())
+
+    @asynccontextmanager
+    async def _changing_data_keys(self) -> AsyncIterator[None]:
+        """Change the file of data keys inside the block. Raises Unavailable."""
         async with self._keys_lock:
             try:
-                key_ids = (self._key.public.id, *retired_ids(self._home))
-                await asyncio.to_thread(self._drop_data_keys, key_ids, (tenant_id,), self._shard.state.wall_ms())
+                yield
             except OSError as error:
                 raise Unavailable(
                     f"{self.directory}: cannot update the data key file next to the backups: {error.strerror}"
@@ -281,13 +282,10 @@ class Backups:
     def _write_sync_marker(self, partial: Path, taken: Beat, ends: JournalEnds) -> None:
         """Write the sync marker of the copy, with the end of its journal and its MANIFEST."""
         (current,) = (partial / "db").glob("MANIFEST-*")
-        marker = SyncMarkerFile(partial / "heart")
-        try:
-            number, size = int(current.name.removeprefix("MANIFEST-")), current.stat().st_size
-            end = {"seq": ends.last_seq, "clean": True, "manifest_number": number, "manifest_bytes": size}
+        number, size = int(current.name.removeprefix("MANIFEST-")), current.stat().st_size
+        end = {"seq": ends.last_seq, "clean": True, "manifest_number": number, "manifest_bytes": size}
+        with closing(SyncMarkerFile(partial / "heart")) as marker:
             marker.beat(msgspec.structs.replace(taken, **end))
-        finally:
-            marker.close()
 
     def _manifest(
         self, name: str, taken: Beat, archive: list[Manifest], ends: JournalEnds, files: dict[str, BackupFile]
@@ -311,8 +309,7 @@ class Backups:
     def _check_space(self, destination: Path, size: int) -> None:
         """Raise DiskFull if the backup does not fit or would use the store's reserve."""
         parent = next(path for path in destination.parents if path.is_dir())
-        info = os.statvfs(parent)
-        free = info.f_bavail * info.f_frsize
+        free = shutil.disk_usage(parent).free
         if free < size + self._reserve_bytes:
             raise DiskFull(
                 f"{destination.parent}: not enough space for the backup ({size:,} bytes needed, {free:,} free,"

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,10 +79,12 @@ def restore_backup(
     and Conflict if the directory is in use.
     """
     check_empty(data_dir)
-    key = _checked_audit_key(audit_key, source) if audit_key is not None else None
+    if audit_key is not None:
+        own_key = public_part(audit_key)
+        if own_key.id != PublicKey.load(source / PUBLIC_FILE).id:
+            raise Invalid(f"audit key {audit_key}: not the key that signed this backup")
+        public_key = public_key or own_key
     maker = _checked_key_maker(key_maker) if key_maker is not None else None
-    if public_key is None and key is not None and audit_key is not None:
-        public_key = SigningKey.parse(key, audit_key).public
     manifest = verify_backup(source, public_key, _part(progress, "verifying"), segments_elsewhere=segments is not None)
     default_file = source.absolute().parent / manifest.data_keys
     if data_keys is None and default_file.exists():
@@ -95,7 +98,7 @@ def restore_backup(
             done += file.size
             if copying is not None:
                 copying(done, manifest.size)
-        _put_audit_key(partial, source, key)
+        _put_audit_key(partial, source, audit_key)
         if maker is not None:
             write_durably(partial / KEY_MAKER, maker, 0o600)
         put_back = _put_data_keys(partial, keys)
@@ -114,7 +117,7 @@ def restore_backup(
         write_durably(partial / RESTORED, msgspec.json.encode(note))
     held = sum(1 for name in manifest.files if name.startswith(f"{JOURNAL}/") and name.endswith(".parquet"))
     return Restored(
-        manifest, report.figures, put_back, held + fetched, key is not None, maker is not None, public_key is not None,
+        manifest, report.figures, put_back, held + fetched, audit_key is not None, maker is not None, public_key is not None,
         data_keys is not None, wrapped_by(row for numbers in keys.values() for row in numbers.values()),
     )  # fmt: skip
 
@@ -204,17 +207,6 @@ def public_part(audit_key: Path) -> PublicKey:
         raise Invalid(f"audit key {audit_key}: {error.strerror}") from error
 
 
-def _checked_audit_key(file: Path, source: Path) -> bytes:
-    """Return the private key's PEM. Raises Invalid if it does not match the backup's public key."""
-    try:
-        pem = file.read_bytes()
-    except OSError as error:
-        raise Invalid(f"audit key {file}: {error.strerror}") from error
-    if SigningKey.parse(pem, file).public.id != PublicKey.load(source / PUBLIC_FILE).id:
-        raise Invalid(f"audit key {file}: not the key that signed this backup")
-    return pem
-
-
 def _checked_key_maker(file: Path) -> bytes:
     """Return the content of a key maker file. Raises Invalid."""
     try:
@@ -225,14 +217,14 @@ def _checked_key_maker(file: Path) -> bytes:
     raise Invalid(f"key maker {file}: not a {KEY_MAKER} file of a server")
 
 
-def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
+def _put_audit_key(partial: Path, source: Path, audit_key: Path | None) -> None:
     """Restore the signing key, or keep the public key that verifies older signatures."""
     public = (source / PUBLIC_FILE).read_bytes()
-    if key is None:
+    if audit_key is None:
         write_durably(partial / retired_name(PublicKey.load(source / PUBLIC_FILE).id), public)
         return
     write_durably(partial / PUBLIC_FILE, public)
-    write_durably(partial / KEY_FILE, key, 0o600)
+    write_durably(partial / KEY_FILE, audit_key.read_bytes(), 0o600)
 
 
 def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
@@ -241,8 +233,7 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
     They decrypt but never encrypt again, because their number of uses since the file was written is unknown. For the same reason
     new keys start KEY_NUMBERS_SKIPPED later: no number is used for two keys.
     """
-    store = RocksStore(partial)
-    try:
+    with closing(RocksStore(partial)) as store:
         rows, batch, count = DataKeyRows(store), store.new_batch(), 0
         for row_key, row in rows_under(store, store.meta, TENANT_ROW):
             tenant = msgspec.msgpack.decode(row, type=TenantRow)
@@ -258,8 +249,6 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
         store.write(batch)
         store.sync()
         store.files.flush()
-    finally:
-        store.close()
     return count
 
 

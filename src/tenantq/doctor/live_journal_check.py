@@ -66,7 +66,7 @@ class LiveJournalCheck:
 
         ``archived_seq`` is the last record of the archive; None: there is no archive to compare with.
         """
-        report = LiveReport(first_seq=self.first_seq, findings=[], known={seq: set() for seq in known})
+        report = LiveReport(first_seq=self.first_seq, known={seq: set() for seq in known})
 
         def found(seq: int, text: str) -> None:
             if len(report.findings) < FINDINGS_MAX:

@@ -61,9 +61,7 @@ def verify_segments(
     With ``links_from`` the report has up to LINKS_MAX hashes from that record on, to compare with a live journal. It also has the
     hashes of the records in ``known``. ``running``: a server may be exporting to the target.
     """
-    report = AuditReport(
-        last_seq={}, last_link={}, findings=[], links={}, known={seq: set() for seq in known}, removed={}
-    )
+    report = AuditReport(known={seq: set() for seq in known})
     for one in sorted({_shard_of(name) for name in manifest_names(target, shard)}):
         verification = _ShardVerification(target, key, report, one, links_from)
         for name in manifest_names(target, one):  # after the head was read, because the export may continue

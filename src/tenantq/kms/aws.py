@@ -73,9 +73,6 @@ class AwsKms(BlockingProvider):
         self._making = threading.Lock()  # sessions are not thread-safe
         self._clients: dict[str | None, Any] = {}
 
-    def __repr__(self) -> str:
-        return f"AwsKms(region={self._settings.region!r})"
-
     def check_key(self, key: str) -> None:
         """Raise Invalid unless ``key`` is an id, an alias or an ARN."""
         if _ARN.fullmatch(key) is None and _KEY.fullmatch(key) is None:

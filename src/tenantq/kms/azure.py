@@ -50,7 +50,6 @@ class AzureKms(BlockingProvider):
     def __init__(self, settings: AzureSettings, *, call_ms: int = 3_000, credential: Any = None) -> None:
         """Create the provider without a call."""
         super().__init__(NAME, "azure")
-        self._vaults = tuple(vault.rstrip("/") for vault in settings.vaults)
         self._credential = credential if credential is not None else DefaultAzureCredential()
         seconds = call_ms / 1_000
         self._clients = {
@@ -58,11 +57,8 @@ class AzureKms(BlockingProvider):
                 vault, self._credential, retry_total=0, permit_redirects=False, connection_timeout=seconds,
                 read_timeout=seconds,
             )
-            for vault in self._vaults
+            for vault in (one.rstrip("/") for one in settings.vaults)
         }  # fmt: skip
-
-    def __repr__(self) -> str:
-        return f"AzureKms({', '.join(self._vaults)})"
 
     def check_key(self, key: str) -> None:
         """Raise Invalid unless ``key`` is an identifier of a key in one of the configured vaults."""

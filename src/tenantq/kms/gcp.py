@@ -47,9 +47,6 @@ class GcpKms(BlockingProvider):
                 " service account to the machine."
             ) from None
 
-    def __repr__(self) -> str:
-        return "GcpKms()"
-
     def check_key(self, key: str) -> None:
         """Raise Invalid unless ``key`` is the resource name of a key."""
         if _KEY.fullmatch(key) is None:
@@ -110,19 +107,18 @@ def _credentials(settings: GcpSettings) -> Any:
     """Return the credentials of the configured file; None: the client library finds them."""
     if settings.credentials_file is None:
         return None
+    where = f"kms.gcp.credentials_file: {settings.credentials_file}"
     try:
         content, _ = read_secret_file(Path(settings.credentials_file))
         facts = json.loads(content)
         credentials: Any = service_account.Credentials
         return credentials.from_service_account_info(facts, scopes=[_SCOPE])
     except OSError as error:
-        raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: {error.strerror}") from None
+        raise Invalid(f"{where}: {error.strerror}") from None
     except Invalid as error:
-        raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: {error.message}") from None
+        raise Invalid(f"{where}: {error.message}") from None
     except (ValueError, TypeError, AttributeError):  # its text may reveal the content
-        raise Invalid(
-            f"kms.gcp.credentials_file: {settings.credentials_file}: not a service account key file"
-        ) from None
+        raise Invalid(f"{where}: not a service account key file") from None
 
 
 def _status_of(error: google.GoogleAPICallError) -> str:

@@ -68,9 +68,6 @@ class Unlock:
         self.kind: Final = kind
         self._secret = secret
 
-    def __repr__(self) -> str:
-        return f"Unlock({self.kind!r})"
-
     def root(self, protection: Protection) -> bytes:
         """Return the root key of a document with this protection."""
         if protection.kind != self.kind:
@@ -142,9 +139,6 @@ class Keyring:
         self._root = root
         self._cipher_of_root = AESGCM(_derived(root, b"wrap"))
         self._ciphers: dict[tuple[str, int], AESGCM] = {}
-
-    def __repr__(self) -> str:
-        return f"Keyring({len(self.document.keys)} keys)"
 
     def known(self, name: str) -> NamedKey:
         """Return a key, enabled or not. Raises NotFound."""

@@ -69,9 +69,6 @@ class LocalKms(BlockingProvider):
         except Invalid as error:
             raise Invalid(f"kms.local.keyring: {error.message}") from None
 
-    def __repr__(self) -> str:
-        return f"LocalKms({str(self._path)!r})"
-
     def check_key(self, key: str) -> None:
         check_key_name(key)
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,14 +28,11 @@ PROBE: Final = b"tenantq checks that this key works"[:32]
 PROBE_CONTEXT: Final = {"tenantq": "check"}
 
 
-class _Cooldown:
+class _Cooldown(NamedTuple):
     """The last error of a key, raised to all callers until the end of the cooldown."""
 
-    __slots__ = ("error", "until")
-
-    def __init__(self, error: TenantqError, until: int) -> None:
-        self.error = error
-        self.until = until  # monotonic
+    error: TenantqError
+    until: int  # monotonic
 
 
 class ResilientKms:
@@ -58,9 +55,6 @@ class ResilientKms:
         self._cooldowns: dict[str, _Cooldown] = {}
         self.took = Histogram()  # the attempts
         self.failed = 0  # calls
-
-    def __repr__(self) -> str:
-        return f"ResilientKms({self.name!r})"
 
     def check_key(self, key: str) -> None:
         self._wrapper.check_key(key)

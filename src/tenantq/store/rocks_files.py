@@ -126,8 +126,7 @@ class RocksFiles:
         self._manifest_number = int(self._manifest.rpartition("-")[2])
 
     def free_bytes(self) -> int:
-        info = os.statvfs(self._path)
-        return info.f_bavail * info.f_frsize
+        return shutil.disk_usage(self._path).free
 
     def location(self) -> str:
         return str(self._path.absolute())

@@ -74,9 +74,6 @@ class TenantKeys:
         self._writing = asyncio.Lock()  # nothing may be written after the keys were destroyed
         self._renew_after = 0
 
-    def __repr__(self) -> str:
-        return f"TenantKeys(tenant {self.tenant_id}, {len(self.held)} in memory)"
-
     # ---- encryption ----
 
     def is_current(self, policy: KeyPolicy, uses: int) -> bool:

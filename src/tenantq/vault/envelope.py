@@ -64,9 +64,6 @@ class PlainKey:
         self.refresh_at = 0  # monotonic: when to unwrap it again in the background
         self.expires_at = 0  # monotonic: end of its use
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(tenant {self.tenant_id}, number {self.number})"
-
 
 class DataKey(PlainKey):
     """One data key with its cipher."""

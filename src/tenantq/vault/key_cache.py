@@ -20,9 +20,6 @@ class KeyCache:
         self._oldest_first: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._timer: Timer | None = None
 
-    def __repr__(self) -> str:
-        return f"KeyCache({len(self)} keys)"
-
     def __len__(self) -> int:
         return len(self._oldest_first)
 

@@ -20,33 +20,32 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
+def _decoded(row: bytes) -> WrappedKey | None:
+    try:
+        return _decode(row)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def is_key(row: bytes) -> bool:
     """Return whether a stored row is a readable wrapped key."""
-    try:
-        _decode(row)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
+    return _decoded(row) is not None
 
 
 def _key_of(number: int, row: bytes) -> WrappedKey:
     """Return a stored key. A damaged one gets the provider DAMAGED, so that only its tenant's calls fail."""
-    if is_key(row):
-        return _decode(row)
-    return WrappedKey(number, KeyRef(DAMAGED, f"data-key-{number}"), b"", 0, USES_MAX)
+    return _decoded(row) or WrappedKey(number, KeyRef(DAMAGED, f"data-key-{number}"), b"", 0, USES_MAX)
 
 
 def used_up(row: bytes) -> bytes:
     """Return a row with all uses taken, so that the next message is encrypted with a new key. Unreadable rows stay as they are."""
-    if not is_key(row):
-        return row
-    key = _decode(row)
-    return _encode(msgspec.structs.replace(key, uses=max(key.uses, USES_MAX))) if key.number else row
+    key = _decoded(row)
+    return _encode(msgspec.structs.replace(key, uses=max(key.uses, USES_MAX))) if key and key.number else row
 
 
 def wrapped_by(rows: Iterable[bytes]) -> tuple[str, ...]:
     """Return the names of the keys that wrap these rows, sorted. Unreadable rows are left out."""
-    return tuple(sorted({str(_decode(row).key) for row in rows if is_key(row)}))
+    return tuple(sorted({str(key.key) for row in rows if (key := _decoded(row)) is not None}))
 
 
 class StoredDataKeys:
@@ -69,7 +68,7 @@ class StoredDataKeys:
         details, tenant, home = f"wrapped by {key.key}", self._tenant(tenant_id), self._shard.state.home_keys
         if home is not None and not is_home(tenant):
             return await home.put_data_key(tenant, key.number, _encode(key), details)
-        return await self._shard.submit(PutDataKey(self._tenant(tenant_id), SYSTEM, key.number, _encode(key), details))
+        return await self._shard.submit(PutDataKey(tenant, SYSTEM, key.number, _encode(key), details))
 
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
         row = self._shard.state.data_keys.of(tenant_id).get(old.number)
@@ -79,9 +78,7 @@ class StoredDataKeys:
         tenant, home = self._tenant(tenant_id), self._shard.state.home_keys
         if home is not None and not is_home(tenant):
             return await home.replace_data_key(tenant, old.number, row, _encode(new), details)
-        return await self._shard.submit(
-            ReplaceDataKey(self._tenant(tenant_id), SYSTEM, old.number, row, _encode(new), details)
-        )
+        return await self._shard.submit(ReplaceDataKey(tenant, SYSTEM, old.number, row, _encode(new), details))
 
     def _tenant(self, tenant_id: int) -> TenantState:
         return self._shard.state.catalog.tenant_by_id(tenant_id)

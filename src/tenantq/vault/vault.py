@@ -60,9 +60,6 @@ class TenantCipher:
         self._now = clock.monotonic_ms
         self._random_bytes = random_bytes
 
-    def __repr__(self) -> str:
-        return f"TenantCipher(tenant {self._keys.tenant_id})"
-
     def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes) -> bytes:
         """Return the envelope of ``plaintext``, bound to this tenant, queue, message id and kind."""
         return self._encrypted(queue, kind, [id], [plaintext])[0]
@@ -144,9 +141,6 @@ class Vault:
         self._ciphers: dict[int, TenantCipher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-
-    def __repr__(self) -> str:
-        return f"Vault({len(self._tenants)} tenants, {len(self._cache)} keys in memory)"
 
     def cipher(self, tenant_id: int, policy: KeyPolicy, uses: int = 1) -> TenantCipher | None:
         """Return the tenant's cipher if ``uses`` records can be encrypted now; None: call ``ready``."""
