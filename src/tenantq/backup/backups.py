@@ -4,7 +4,8 @@ The store provides a checkpoint of hard links, which is cheap. Everything else r
 copy, the files are copied and hashed, and one rename completes the backup. A failure before that leaves nothing behind.
 
 The exported journal is listed after the checkpoint. A record is exported before it is trimmed, so each record that the checkpoint
-lacks is in a listed segment, whatever the exporter does meanwhile. Segments that end after the checkpoint are left out: it has them.
+lacks is in a listed segment, even if the exporter continues meanwhile. Segments that end after the checkpoint are left out: the checkpoint
+has their records.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class Backups:
         return test if test.is_signed_by(PublicKeys.of(self._home)) else None
 
     async def needs_segments(self) -> bool:
-        """Return whether a backup was made without exported segments that its restore needs."""
+        """Return whether a backup lacks exported segments that its restore needs."""
         return any(one.error or one.lacks_segments for one in await self.listed())
 
     async def refresh_data_keys(self) -> None:
@@ -235,7 +236,7 @@ class Backups:
         self._drop_data_keys(retired, erased, now_ms)
 
     def _drop_data_keys(self, key_ids: Collection[str], erased: Collection[int], now_ms: int) -> None:
-        """Remove keys from files; the retired ones are of backups made before a restore without the audit key."""
+        """Remove keys from files; the retired ones belong to backups from before a restore without the audit key."""
         for key_id in key_ids:
             path = self.directory / data_key_file_name(key_id)
             if path.exists():

@@ -32,7 +32,7 @@ _FIRST: Final = "first"
 RESTORED: Final = "restored.json"
 """File in a restored data directory until the first start has journaled the restore."""
 KEY_NUMBERS_SKIPPED: Final = 1 << 16
-"""More data keys than a tenant can have made after the file of data keys was written."""
+"""More data keys than a tenant can create after the file of data keys was written."""
 
 
 class RestoreNote(msgspec.Struct, frozen=True):

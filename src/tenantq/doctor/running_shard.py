@@ -38,7 +38,7 @@ from tenantq.store.shard_lease import read_beat
 KeyCommand = tuple[str, bytes, *tuple[bytes | str | int, ...]]
 """A command on one key: its name, the key, and other arguments."""
 QUEUE_BYTES_MAX: Final = 128 << 20
-"""Most memory that the rows of a queue may use in Redis. Copying so many takes some tenths of a second."""
+"""Memory limit of a queue's rows in Redis. Copying that much takes some tenths of a second."""
 _ATTEMPTS: Final = 100
 _RECORDS_PER_PAGE: Final = 256
 _TOGETHER: Final = Script("together")
@@ -169,7 +169,7 @@ class RunningShard(StoreReader):
     # ---- copying ----
 
     def _together(self, *commands: KeyCommand) -> tuple[list[Any], int]:
-        """Return the replies to commands at one moment, and the time of Redis in ms."""
+        """Return the replies to commands that Redis executes together, and the time of Redis in ms."""
         keys = list(dict.fromkeys(command[1] for command in commands))
         arguments = [
             str(part).encode() if not isinstance(part, bytes) else part
@@ -186,7 +186,7 @@ class RunningShard(StoreReader):
         return (index,) if family in PLACE_BYTES else (index, ("HGETALL", self._layout.rows(family, group)))
 
     def _copy_journal(self) -> None:
-        """Copy the catalog, and the journal up to that moment. Repeats it if the journal was trimmed meanwhile."""
+        """Copy the catalog, and the journal up to that state. Repeats it if the journal was trimmed meanwhile."""
         layout, journal, epoch = self._layout, self._journal, b""
         for _ in range(_ATTEMPTS):
             replies, now_ms = self._together(

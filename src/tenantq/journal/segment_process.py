@@ -22,7 +22,7 @@ def encode_segment(records: Sequence[bytes]) -> tuple[bytes, int]:
     """Return the bytes of a segment and its number of rows, from stored records."""
     if len(records) <= _INLINE_RECORDS_MAX:
         return encode(records)
-    done = subprocess.run(  # noqa: S603  # this interpreter, without arguments of others
+    done = subprocess.run(  # noqa: S603  # this interpreter, with fixed arguments
         [sys.executable, "-m", __name__],
         input=msgspec.msgpack.encode(records),
         stdout=subprocess.PIPE,

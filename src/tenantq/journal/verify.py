@@ -135,7 +135,7 @@ class _ShardVerification:
                 self._found(self._seq + 1, name, "The manifest is missing.")
             return
         if not self._seq and self._removed is not None and 1 < manifest.first_seq <= self._removed.upto_seq + 1:
-            # The archive starts late. Its first segments may be such that are about to be deleted.
+            # The archive starts late. Its first segments may be about to be deleted.
             is_next = manifest.first_seq == self._removed.upto_seq + 1
             self._seq = manifest.first_seq - 1
             self._link = bytes.fromhex(self._removed.link if is_next else manifest.previous_link)

@@ -18,7 +18,7 @@ class CountedConnection(Protocol):
 def connection_figures(
     kind: str, name: str, connections: Iterable[CountedConnection], *, is_up: bool
 ) -> list[StoreFigure]:
-    """Return the figures of the connections of one shard. ``kind`` is part of their names, ``name`` is for people."""
+    """Return the figures of the connections of one shard. ``kind`` is part of their names, ``name`` of their descriptions."""
     took, retries, connects = Histogram(), 0, 0
     for one in connections:
         took.merge(one.took)

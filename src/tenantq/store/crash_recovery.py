@@ -54,7 +54,7 @@ def check_format(path: Path, *, read_only: bool) -> None:
         strangers = sorted(p.name for p in path.iterdir() if p.name not in _BEFORE_STORE)
         if strangers:
             raise StoreFormat(
-                f"{path}: not empty, and no tenantq store (found {strangers[0]!r}). Choose another directory."
+                f"{path}: no tenantq store, but not empty (found {strangers[0]!r}). Choose another directory."
             )
         if not read_only:
             write_durably(file, msgspec.json.encode(FormatFile(FORMAT)))
@@ -93,7 +93,9 @@ def open_database(
     directory, read_only = path / "db", sync_marker is None
     last = sync_marker.last if sync_marker is not None else read_beat(path / "heart")
     if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
-        raise StoreDamaged(f"store {path}: the database is gone, {last.seq} journal records were in it")
+        raise StoreDamaged(
+            f"store {path}: the database is missing; it had {last.seq} journal records. Restore a backup."
+        )
     check_manifest(directory, last)
     torn = dict(torn_logs(directory))
     seq = last.seq if last is not None and not even_if_cut else 0
@@ -105,7 +107,7 @@ def open_database(
         _truncate_logs(path, torn, memory_bytes, seq)
     elif seq:
         # The log is read up to its first bad record. The sync marker says whether that lost anything confirmed. The check
-        # uses a read-only handle, which changes nothing, so a refusal leaves the evidence as it was.
+        # uses a read-only handle, which leaves the files of a refused store unchanged.
         _check_nothing_lost(path, open_rocks(directory, memory_bytes, read_only=True), seq)
     db = open_rocks(directory, memory_bytes, read_only=read_only, compacting=compacting)
     if last is None and not read_only:
@@ -128,7 +130,7 @@ def _truncate_logs(path: Path, torn: dict[Path, int], memory_bytes: int, seq: in
                 opened.truncate(end)
                 os.fsync(opened.fileno())
     except OSError as error:
-        raise StoreFailed(f"store {path}: {error}; nothing was altered") from error
+        raise StoreFailed(f"store {path}: {error}. Nothing was changed.") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
@@ -143,7 +145,7 @@ def _link_files(path: Path, copy: Path, torn: dict[Path, int], link: Callable[[P
             elif not file.name.startswith("LO"):  # neither LOCK nor LOG
                 link(file.resolve(), copy / file.name)
     except OSError as error:
-        raise StoreFailed(f"store {path}: {error}; nothing was altered") from error
+        raise StoreFailed(f"store {path}: {error}. Nothing was changed.") from error
 
 
 def _check_nothing_lost(path: Path, db: Rdict, seq: int) -> None:
@@ -159,5 +161,5 @@ def _check_nothing_lost(path: Path, db: Rdict, seq: int) -> None:
     if found < seq:
         raise StoreDamaged(
             f"store {path}: the journal ends at record {found}, but {seq} was synced: acknowledged work is"
-            " missing from the log; restore from a backup, nothing was altered by this refusal"
+            " missing from the log. Nothing was changed. Restore a backup."
         )

@@ -52,13 +52,12 @@ def check_manifest(directory: Path, last: Beat | None) -> None:
         if number < last.manifest_number or size < known:
             raise StoreDamaged(
                 f"store {directory}: {manifest.name} has {size} bytes, but MANIFEST-{last.manifest_number:06} with"
-                f" {last.manifest_bytes} was in force; restore from a backup, nothing was altered by this refusal"
+                f" {last.manifest_bytes} is the current one. Nothing was changed. Restore a backup."
             )
     end, why = walk(manifest.read_bytes())
     if why == "wrong" or end < min(known, size):
         raise StoreDamaged(
-            f"store {directory}: {manifest.name} is damaged at byte {end}; restore from a backup, nothing was altered by"
-            " this refusal"
+            f"store {directory}: {manifest.name} is damaged at byte {end}. Nothing was changed. Restore a backup."
         )
 
 

@@ -18,7 +18,7 @@ from tenantq.runtime.histogram import Histogram
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What was synced last, and when. The sync marker file has its fields in this order."""
+    """What was synced last, and when. Its fields are in the order of the sync marker file."""
 
     seq: int  # the last journal record that was synced
     engine_ms: int
@@ -80,7 +80,7 @@ class Batch(Protocol):
 
 
 class Items(list[tuple[bytes, bytes]]):
-    """Rows in order; ``cut``: the last one is the first beyond the requested bytes."""
+    """Rows in order; ``cut``: the last row is the first one beyond the requested bytes."""
 
     cut = False
 
@@ -95,7 +95,7 @@ class StoreSnapshot(Protocol):
         """Return up to ``limit`` keys from ``lower`` on, in order."""
 
     def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
-        """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
+        """Return up to ``limit`` rows in [lower, upper), in order; ``bytes_max`` ends them with the first row beyond it."""
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
@@ -105,7 +105,7 @@ class StoreSnapshot(Protocol):
 
 
 class ManyDeleted(Exception):  # no failure: the caller searches elsewhere
-    """A scan has met too many deleted rows."""
+    """A scan passed too many deleted rows."""
 
 
 class TooLargeToCopy(Exception):
@@ -240,7 +240,7 @@ class Store(StoreReader):
     sync_marker: SyncMarker | None
     """Where beats are stored: RocksDB has a file named ``heart``. None if the store was opened read-only."""
     found_is_durable = True
-    """Whether the rows that were found at the opening are as durable as ``sync`` makes them."""
+    """Whether the rows found on opening are as durable as after ``sync``."""
 
     @abstractmethod
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> StoreSnapshot:

@@ -104,7 +104,7 @@ class PlacementFile:
             return _version(reader), {name: decode_placement(version, row) for name, version, row in rows}
 
     def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
-        """Return what changed after a version, None for removed tenants; None: too long ago, read it all."""
+        """Return the changes after a version, None for removed tenants; None: too old, read the whole directory."""
         with self._read_transaction() as reader:
             version = _version(reader)
             if version == since:
@@ -198,7 +198,7 @@ class PlacementFile:
 
 
 def read_placements(home: Path) -> dict[str, TenantPlacement] | None:
-    """Return the directory of the shards in ``home``, or None if there is no file. Changes nothing; a server may run.
+    """Return the directory of the shards in ``home``, or None if the file is missing. Changes nothing; a server may run.
 
     Raises StoreDamaged or StoreFailed.
     """

@@ -156,7 +156,7 @@ class RocksStore(Store):
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RocksSnapshot:  # noqa: ARG002  # other stores need it
         """Return a snapshot of the rows in [lower, upper) of some families. Another thread may read it.
 
-        All families are of the same moment, because only this thread writes. Rows before ``lower`` can be read as well.
+        All families show the same state, because only this thread writes. Rows before ``lower`` can be read as well.
         """
         options = bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}

@@ -107,7 +107,7 @@ class Past(msgspec.Struct, array_like=True):
 
     history: list[HistoryEntry]
     dead: DeadLetter | None = None
-    first_at: int = 0  # when the first delivery began, on the wall clock; 0: it has not ended, or is not known
+    first_at: int = 0  # when the first delivery began, on the wall clock; 0: unknown, or it has not ended
 
 
 _decode_past = msgspec.msgpack.Decoder(Past).decode
@@ -218,7 +218,7 @@ class CountersRow(msgspec.Struct, frozen=True, array_like=True):
     in_flight: int
     bytes: int
     next_lease: int  # no lease ends before this
-    next_expiry: int  # nothing is to be collected before this
+    next_expiry: int  # no row expires before this
     totals: list[int]
 
 

@@ -1,4 +1,4 @@
-"""The files of a remote store, which its server writes by its own rules."""
+"""The files of a remote store, which are those of its server."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final, NoReturn

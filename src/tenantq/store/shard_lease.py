@@ -65,7 +65,7 @@ class ShardLease:
         self._address, self.epoch, self.lease_ms = address, epoch, lease_ms
         self._silence_s = max(lease_ms, patience_ms) / 1_000
         self._sent = sent
-        # The newest beat, stored with the next commit, and when it was taken, if that is known.
+        # The newest beat, stored with the next commit, and when it was taken; None: unknown.
         self._beat: tuple[bytes, float | None] = (
             beat,
             time.monotonic() - age_ms / 1_000 if age_ms is not None else None,
@@ -103,7 +103,7 @@ class ShardLease:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody is told when this process may not continue: the shard has loaded its state."""
+        """Whether ``watch`` was called: the shard has loaded its state."""
         return self._lost is not None
 
     def fail(self, error: StoreFailed) -> None:
@@ -170,7 +170,7 @@ def read_beat(address: object, beat: bytes) -> Beat | None:
 
 
 def fenced(address: object, holder: str) -> StoreFailed:
-    """Return the failure of an owner whose epoch is over."""
+    """Return the failure of an owner whose epoch has ended."""
     who = f"{holder} owns this shard now" if holder else "this shard has no owner"
     return StoreFailed(
         f"store {address}: {who}: this server was silent for longer than its lease, or the store was emptied."
@@ -195,7 +195,7 @@ def lost_commits(address: object, stored: str, confirmed: int) -> StoreFailed:
 
 
 class ReleaseSignal:
-    """Tells the thread that waits for a shard that its last owner has released it. Safe from any thread."""
+    """Notifies the thread that waits for a shard when its last owner releases it. Safe from any thread."""
 
     def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
         """Prepare. ``on_wait`` is called in the thread when it begins to wait: everything else is prepared then."""

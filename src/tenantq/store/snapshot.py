@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RocksSnapshot:
-    """Some families at one moment. All files of these families stay on disk until the snapshot is closed."""
+    """One state of some families. All their files stay on disk until the snapshot is closed."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """One tenant's data keys: numbered, wrapped by a key in a key management system, cached in memory.
 
 Number 0 is the tenant's secret, from which the key of its digests is derived; it is never rotated. Data keys count from 1. The
-highest one encrypts, all of them decrypt. Calls to the key management system are made once for all callers that wait.
+highest one encrypts, all of them decrypt. One call to the key management system serves all callers that wait for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TenantKeys:
         self.policy: KeyPolicy | None = None
         self.current = NONE  # the number of the key that encrypts
         self.uses_left = 0  # reserved uses of the current key
-        self.current_until = 0  # monotonic: nothing has to be renewed before
+        self.current_until = 0  # monotonic: no renewal is due before
         self.erased = False
         self.broken: set[int] = set()  # numbers that do not exist or cannot be unwrapped
         self._context = context
@@ -77,7 +77,7 @@ class TenantKeys:
     # ---- encryption ----
 
     def is_current(self, policy: KeyPolicy, uses: int) -> bool:
-        """Return whether ``uses`` records can be encrypted and nothing has to be renewed. Fast."""
+        """Return whether ``uses`` records can be encrypted and no renewal is due. Fast."""
         return (
             (self.policy is policy or self.policy == policy)
             and self.uses_left - uses >= self._low_uses

@@ -18,7 +18,7 @@ _FULL_S: Final = 10.0
 
 
 class PostgresClient:
-    """One process's use of one PostgreSQL store."""
+    """The use of one PostgreSQL store by one process."""
 
     def __init__(
         self, address: PostgresAddress, settings: PostgresSettings, durability: Literal["fsync", "os"] = "fsync"
@@ -83,5 +83,5 @@ class PostgresClient:
 
     @property
     def is_full(self) -> bool:
-        """Whether the server's disk was full a moment ago."""
+        """Whether the server's disk was full recently."""
         return time.monotonic() < self._full_until

@@ -56,7 +56,7 @@ class ShardOwnership:
         self._hold(self._keeper)
 
     def confirm(self) -> None:
-        """Raise StoreFailed after a read if another server may have owned the shard by then: the rows may be outdated.
+        """Raise StoreFailed after a read if another server may own the shard: the rows may be outdated.
 
         On a new connection, which may lead to another server, the ownership is checked in any case.
         """

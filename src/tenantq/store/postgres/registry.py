@@ -266,7 +266,7 @@ class PostgresRegistry:
         }
 
     def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
-        """Return what changed after a version, None for removed tenants; None: too long ago, read it all."""
+        """Return the changes after a version, None for removed tenants; None: too old, read the whole directory."""
         changes: dict[str, TenantPlacement | None] = {}
         version = since
         for number, tenant, row in self._session.execute(self._sql["read_log"], {"since": since, "kept": CHANGES_KEPT}):

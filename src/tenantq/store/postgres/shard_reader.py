@@ -27,17 +27,17 @@ _LIFE_MS = 6 * 3_600_000
 
 
 class ShardReader(StoreReader):
-    """One shard, as it was at the opening. Deleted rows of the whole database keep their space until it is closed."""
+    """One shard, as it was on opening. Deleted rows of the whole database keep their space until it is closed."""
 
     def __init__(self, path: Path, client: PostgresClient, shard: str, *, must_be_free: bool = False) -> None:
         """Open it. ``path`` has the local files of a server, if it exists.
 
-        Raises StoreFormat if there is no such store, ShardHeld if it ``must_be_free`` and a server owns it, Unavailable if
+        Raises StoreFormat if the store is missing, ShardHeld if it ``must_be_free`` and a server owns it, Unavailable if
         PostgreSQL does not answer.
         """
         sql = Statements(client.settings.name, shard)
         try:
-            _check_there(client, sql, shard)
+            _check_exists(client, sql, shard)
             self._transaction = ReadTransaction(client, sql, f"read {shard}", _LIFE_MS)
         except StoreFormat:
             raise
@@ -78,15 +78,15 @@ class ShardReader(StoreReader):
         return self._reader.last_item(family.name, lower, upper)
 
 
-def _check_there(client: PostgresClient, sql: Statements, shard: str) -> None:
+def _check_exists(client: PostgresClient, sql: Statements, shard: str) -> None:
     """Raise StoreFormat unless the shard exists."""
     session = client.session(f"read {shard}")
     try:
         tables = Tables(client.address, client.settings.name, sql)
-        is_there = tables.exist(session) and tables.has_partition(session) and session.execute(sql["read_state"])
+        exists = tables.exist(session) and tables.has_partition(session) and session.execute(sql["read_state"])
     finally:
         session.close()
-    if not is_there:
+    if not exists:
         raise StoreFormat(
             f"store {client.address}: no tenantq store with name and shard {client.settings.name}:{shard}"
         )

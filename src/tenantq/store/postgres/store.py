@@ -45,9 +45,9 @@ class PostgresStore(Store):
         wait_ms: int = 0,
         released: ReleaseSignal | None = None,
     ) -> None:
-        """Own the shard and open it; its local files are in ``path``. Blocks until PostgreSQL answers.
+        """Claim the shard and open it; its local files are in ``path``. Blocks until PostgreSQL answers.
 
-        With ``wait_ms`` it first waits that long for another owner to give the shard up, which ``released`` can report.
+        Waits up to ``wait_ms`` for another owner to release the shard, which ``released`` can report.
 
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
@@ -195,7 +195,7 @@ class PostgresStore(Store):
         return sent if fence.rowcount == 1 else None
 
     def sync(self) -> None:
-        """Do nothing: a commit returns when it is durable. What was found at the opening is, because the claim was committed after it."""
+        """Do nothing: a commit returns when it is durable, and so the claim made everything found on opening durable."""
 
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to PostgreSQL, from memory."""

@@ -81,7 +81,7 @@ class Tables:
 
 
 def rewrite(connection: BoundedConnection, statement: Any) -> int | None:
-    """Write a table to new files and return how many deleted rows had to stay, because a transaction can see them.
+    """Write a table to new files and return how many deleted rows it kept, because a transaction can see them.
 
     Return None, and change nothing, if a transaction that has read the table, or a vacuum, keeps it locked.
     """
@@ -97,5 +97,5 @@ def rewrite(connection: BoundedConnection, statement: Any) -> int | None:
         return None
     numbers = [int(found[0]) for detail in details if (found := _NUMBER.match(detail)) is not None]
     if not numbers:
-        raise StoreFailed("the server does not say whether deleted rows had to stay.")
+        raise StoreFailed("the server does not report how many deleted rows it kept.")
     return max(numbers)

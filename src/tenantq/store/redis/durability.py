@@ -15,7 +15,7 @@ _KNOBS: Final = ("appendfsync", "no-appendfsync-on-rewrite")
 
 
 class DurabilityCheck:
-    """Checks servers. Afterwards ``waits_for_aof`` says whether a sync has to wait for the disk."""
+    """Checks servers. Afterwards ``waits_for_aof`` says whether a sync must wait for the disk."""
 
     def __init__(self, address: RedisAddress, settings: RedisSettings, durability: Literal["fsync", "os"]) -> None:
         self._address, self._settings = address, settings
@@ -34,9 +34,8 @@ class DurabilityCheck:
         info = read_info(ask("INFO"))
         if info.get("role") == "slave":
             raise exceptions.ConnectionError("the server is a replica, not the primary")
-        major, minor, *_ = info.get("redis_version", "7.0").split(
-            "."
-        )  # Valkey reports the Redis version it is compatible with
+        # Valkey reports the Redis version it is compatible with.
+        major, minor, *_ = info.get("redis_version", "7.0").split(".")
         version = (int(major), int(minor))
         if version < OLDEST:
             raise self._refusal(
@@ -46,7 +45,7 @@ class DurabilityCheck:
         if policy != "noeviction":
             raise self._refusal(f"maxmemory-policy is {policy}, which deletes messages. Set noeviction.")
         self._replicas = _following(info, self._settings.patience_ms)
-        self.waits_for_aof = self._durability == "fsync" and self._has_to_wait(ask, info, version)
+        self.waits_for_aof = self._durability == "fsync" and self._must_wait(ask, info, version)
         return info.get("run_id", "").encode()
 
     def check_replicas(self) -> None:
@@ -58,8 +57,8 @@ class DurabilityCheck:
                 " so writes cannot be acknowledged. The shard opens when the replicas are back."
             )
 
-    def _has_to_wait(self, ask: Ask, info: dict[str, str], version: tuple[int, int]) -> bool:
-        """Return whether writes reach the disk only after waiting for it. Raises Invalid if they may never."""
+    def _must_wait(self, ask: Ask, info: dict[str, str], version: tuple[int, int]) -> bool:
+        """Return whether a sync must wait until writes are on disk. Raises Invalid if they may never be."""
         unsafe = "so confirmed writes may not be on disk. Set appendonly yes and appendfsync always"
         if info.get("aof_enabled") != "1":
             text = f'appendonly is no, {unsafe}, or set durability = "os".'

@@ -11,7 +11,7 @@ With ``t:{name:shard}:`` before each, P the queue's prefix (see store/keys.py), 
     p                     sorted set of the prefixes that may have rows, each with Q behind it
     kept:EPOCH:N, kept    keys of deleted queues that a snapshot still reads; set of their names
 
-Deleting a queue deletes a few keys, however much it held, and queues do not make each other's keys longer. Names of tenants
+Deleting a queue deletes a few keys, however many rows it has, and each queue has its own keys. Names of tenants
 and queues have no ``:`` and no character that is special in patterns, so ``SCAN MATCH t:{*}:acme:*`` finds a tenant. ID, which
 is P, keeps rows of a deleted queue apart from those of a new one of the same name.
 """
@@ -42,7 +42,7 @@ class Layout:
         self._names: dict[bytes, bytes] = {}  # Q by P, of others
 
     def queue(self, group: bytes) -> bytes:
-        """Return Q. Rows of a queue whose name is not known are under their prefix alone."""
+        """Return Q. Rows of a queue with an unknown name are under their prefix alone."""
         return self._queues.get(group) or self._names.get(group) or b"::" + _id(group)
 
     def name_queue(self, group: bytes, name: str | None) -> None:

@@ -45,7 +45,7 @@ _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2)
 ANSWER_S_MAX: Final = 5.0
 _CONNECT_S: Final = 1.0
 _FIND_S: Final = 1.0
-"""How long a node has to say who owns a slot, before another node is asked."""
+"""How long a node may take to name the owner of a slot before another node is asked."""
 _answering: dict[tuple[Node, ...], Node] = {}
 """By the nodes of an address: the one that answered last. New links ask it first, so that a node that hangs delays few of them."""
 _TRANSIENT: Final = (
@@ -102,7 +102,7 @@ class SlotLink:
         self._check = check
         self._lock = threading.RLock()
         self._connection: Any = None
-        self._node: Node | None = None  # the owner of the slot, as far as it is known
+        self._node: Node | None = None  # the last known owner of the slot
         self._server = b""  # the id of that server
         self._seed: int | None = None  # the node to ask next
         self._closing = False
@@ -122,7 +122,7 @@ class SlotLink:
 
     @property
     def server_address(self) -> str:
-        """The server that has the slot, as far as it is known."""
+        """The last known server of the slot."""
         host, port = self._node or (self.address.nodes[0] if self.address.nodes else ("a local socket", 0))
         return f"{host}:{port}" if port else host
 
@@ -310,9 +310,7 @@ class SlotLink:
             self._seed = nodes.index(_answering.get(nodes, nodes[0]))
         for _ in nodes:
             seed = nodes[self._seed % len(nodes)]
-            self._seed += (
-                1  # a node that is cut off may name an owner that has been replaced: ask another one next time
-            )
+            self._seed += 1  # a node that is cut off may name a replaced owner: ask another one next time
             connection = self._make(seed, _FIND_S)
             try:
                 connection.connect()

@@ -197,7 +197,7 @@ class RedisRegistry:
         return int(version or 0), {name.decode(): _parse_placement(row) for name, row in _pairs(rows).items()}
 
     def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
-        """Return what changed after a version, None for removed tenants; None: too long ago, read it all."""
+        """Return the changes after a version, None for removed tenants; None: too old, read the whole directory."""
         entries = self._link.call("XRANGE", self._directory[2], f"({since}-0", "+", "COUNT", CHANGES_KEPT)
         changes: dict[str, TenantPlacement | None] = {}
         version = since

@@ -66,9 +66,9 @@ class RedisStore(Store):
         wait_ms: int = 0,
         released: ReleaseSignal | None = None,
     ) -> None:
-        """Own the shard and open it; its local files are in ``path``. Blocks until Redis answers.
+        """Claim the shard and open it; its local files are in ``path``. Blocks until Redis answers.
 
-        With ``wait_ms`` it first waits that long for another owner to give the shard up, which ``released`` can report.
+        Waits up to ``wait_ms`` for another owner to release the shard, which ``released`` can report.
 
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
@@ -92,7 +92,7 @@ class RedisStore(Store):
                 for answer_s in (ANSWER_S_MAX, ANSWER_S_MAX, silence_s)
             )
             self._link, self._side, keeper = self._links
-            self._check_there()
+            self._check_exists()
             self._owner = owner = claim_when_free(
                 lambda: Ownership(keeper, layout.state, settings.lease_ms, settings.patience_ms), wait_ms, released
             )
@@ -114,8 +114,8 @@ class RedisStore(Store):
 
     # ---- opening and closing ----
 
-    def _check_there(self) -> None:
-        """Raise StoreFormat, before anything is written, if the store has another format, or a read-only one does not exist."""
+    def _check_exists(self) -> None:
+        """Raise StoreFormat, before anything is written, if the store has another format, or is missing although it must exist."""
         for link in (self._side, self._link):  # both connect before the claim: from then on callers wait
             format, id = link.call("HMGET", self._layout.state, "format", "id")
         check_format(self._address, self._layout, format, must_exist=self._read_only)
@@ -125,7 +125,7 @@ class RedisStore(Store):
             check_identity(self.path, MARK, self._address, id.decode(), read_only=self._read_only)
 
     def _load(self) -> None:
-        """Read what opening needs, in one request if it is not large, and delete keys that snapshots of a killed process kept."""
+        """Read what opening needs, in one request if it is small, and delete keys that snapshots of a killed process kept."""
         page, kept = self._reader.read_ahead(self._prefixes_from(b"-"), ("SMEMBERS", self._layout.kept))
         while page:
             for member in page:
@@ -157,7 +157,7 @@ class RedisStore(Store):
     # ---- reading ----
 
     def _confirm(self) -> None:
-        """Raise StoreFailed after a read if another server owned the shard by then: the rows may be outdated. Safe from any thread."""
+        """Raise StoreFailed after a read if another server may own the shard: the rows may be outdated. Safe from any thread."""
         if self.ownership.is_doubtful:
             self._owner.hold()
 
@@ -280,8 +280,8 @@ class RedisStore(Store):
                 return
             if time.monotonic() >= ends:
                 raise StoreFailed(
-                    f"store {self._address}: {answered} replicas have this round and {replicas} were asked for (redis.replicas), it is"
-                    f"{'' if on_disk else ' not'} on the disk; nothing of it is confirmed"
+                    f"store {self._address}: {answered} of {replicas} replicas have this round (redis.replicas)"
+                    f"{'' if on_disk else ', and it is not on disk'}. Nothing of it is confirmed."
                 )
 
     def figures(self) -> list[StoreFigure]:
