@@ -192,7 +192,7 @@ async def test_next_owner_confirms_nothing_that_no_replica_has(server: RedisServ
         await shard.open()
         await shard.add(T, Q, [message("first")])
         replica.signal(signal.SIGSTOP)
-        with pytest.raises(StoreFailed, match="0 of 1 replicas have this round"):
+        with pytest.raises(StoreFailed, match="0 of 1 replicas confirmed this round"):
             await shard.add(T, Q, [message("again", key="k")])
         with contextlib.suppress(StoreFailed):
             await shard.close()

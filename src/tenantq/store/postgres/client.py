@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Literal
 
 from tenantq.errors import Unavailable
@@ -34,21 +36,22 @@ class PostgresClient:
         )
         self._lock = threading.Lock()
         self._shards = 0
-        self._snapshots = 0
+        self._snapshots = threading.Semaphore(SNAPSHOTS_MAX)
         self._full_until = 0.0
 
-    def begin_shard(self) -> None:
-        """Count an open shard."""
+    @contextmanager
+    def open_shard(self) -> Iterator[None]:
+        """Count an open shard inside the block. After the last one no lease needs a connection."""
         with self._lock:
             self._shards += 1
-
-    def end_shard(self) -> None:
-        """Count a shard as closed. After the last one no lease needs a connection."""
-        with self._lock:
-            self._shards -= 1
-            is_last = not self._shards
-        if is_last:
-            self.keeper.disconnect()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._shards -= 1
+                is_last = not self._shards
+            if is_last:
+                self.keeper.disconnect()
 
     def session(
         self, use: str, limits: SessionLimits | None = None, *, patience_ms: int | None = None
@@ -63,17 +66,15 @@ class PostgresClient:
 
     # ---- snapshots ----
 
-    def begin_snapshot(self) -> None:
-        """Count a snapshot. Raises Unavailable if too many are open."""
-        with self._lock:
-            if self._snapshots >= SNAPSHOTS_MAX:
-                raise Unavailable(f"{SNAPSHOTS_MAX} snapshots are open on this server. Close one, or try again later.")
-            self._snapshots += 1
-
-    def end_snapshot(self) -> None:
-        """Count a snapshot as closed."""
-        with self._lock:
-            self._snapshots -= 1
+    @contextmanager
+    def open_snapshot(self) -> Iterator[None]:
+        """Count an open snapshot inside the block. Raises Unavailable if too many are open."""
+        if not self._snapshots.acquire(blocking=False):
+            raise Unavailable(f"{SNAPSHOTS_MAX} snapshots are open on this server. Close one, or try again later.")
+        try:
+            yield
+        finally:
+            self._snapshots.release()
 
     # ---- space ----
 

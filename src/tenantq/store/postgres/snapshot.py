@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
@@ -71,16 +72,14 @@ class PostgresSnapshot:
     """A ``StoreSnapshot``."""
 
     def __init__(self, client: PostgresClient, sql: Statements, upper: bytes) -> None:
-        client.begin_snapshot()
-        self._client, self._upper = client, upper
-        self._is_open = True
-        try:
-            self._transaction = ReadTransaction(client, sql, "snapshot", client.settings.snapshot_ms)
-        except BaseException:
-            client.end_snapshot()
-            raise
-        self.state = self._transaction.state
-        self._reader = RowReader(self._transaction.execute, sql)
+        self._upper = upper
+        with ExitStack() as opened:
+            opened.enter_context(client.open_snapshot())
+            transaction = ReadTransaction(client, sql, "snapshot", client.settings.snapshot_ms)
+            opened.callback(transaction.close)
+            self._closing = opened.pop_all()
+        self.state = transaction.state
+        self._reader = RowReader(transaction.execute, sql)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         return self._reader.get_many(family, [key])[0]
@@ -98,7 +97,4 @@ class PostgresSnapshot:
             lower = page[-1][0] + b"\0"
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._transaction.close()
-            self._client.end_snapshot()
+        self._closing.close()

@@ -60,8 +60,7 @@ class PostgresStore(Store):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         with ExitStack() as opened:
             opened.enter_context(closing(DirectoryLock(path)))
-            client.begin_shard()
-            opened.callback(client.end_shard)
+            opened.enter_context(client.open_shard())
             self._session = session = opened.enter_context(closing(client.session(f"shard {shard}")))
             self._prepare()
             settings = client.settings

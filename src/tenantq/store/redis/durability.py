@@ -1,5 +1,6 @@
 """The durability check of a Redis server, before it is used and regularly afterwards."""
 
+import time
 from typing import Final, Literal
 
 from redis import exceptions
@@ -56,6 +57,28 @@ class DurabilityCheck:
                 f"store {self._address}: {self._replicas} replicas follow the primary of this shard and redis.replicas is {wanted},"
                 " so writes cannot be acknowledged. The shard opens when the replicas are back."
             )
+
+    def wait(self, ask: Ask, what: str, *, patience_ms: int, answer_ms: int) -> None:
+        """Return when what the connection of ``ask`` wrote is on the disk and replicas that the settings require.
+
+        ``answer_ms`` limits each wait of the server. Raises StoreFailed, which names ``what`` is not confirmed.
+        """
+        replicas = self._settings.replicas
+        if not replicas and not self.waits_for_aof:
+            return
+        ends = time.monotonic() + patience_ms / 1_000
+        while True:
+            if self.waits_for_aof:
+                on_disk, answered = ask("WAITAOF", 1, replicas, answer_ms)
+            else:
+                on_disk, answered = 1, ask("WAIT", replicas, answer_ms)
+            if on_disk and answered >= replicas:
+                return
+            if time.monotonic() >= ends:
+                raise StoreFailed(
+                    f"store {self._address}: {answered} of {replicas} replicas confirmed {what} (redis.replicas)"
+                    f"{'' if on_disk else ', and it is not on disk'}. Nothing of it is confirmed. Try again."
+                )
 
     def _must_wait(self, ask: Ask, info: dict[str, str], version: tuple[int, int]) -> bool:
         """Return whether a sync must wait until writes are on disk. Raises Invalid if they may never be."""

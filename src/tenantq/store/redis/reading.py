@@ -1,11 +1,13 @@
 """Reading rows from Redis: by key, in order, and group by group."""
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from tenantq.errors import StoreFailed
+from tenantq.store.keys import after
 from tenantq.store.redis.layout import (
     GROUPED,
     JOURNAL,
@@ -24,6 +26,7 @@ _AHEAD: Final = ("meta", "qc")
 """The families that an opening shard reads, besides the end of its journal."""
 _AHEAD_ROWS_MAX: Final = 2_000
 _AHEAD_BYTES_MAX: Final = 1 << 20
+_KEYS_PER_PAGE: Final = 1_000
 _LAST: Final = b"\xff" * 9
 
 
@@ -91,7 +94,7 @@ class Reader:
         if family not in GROUPED:
             return [b""]
         first = group_of(family, lower)
-        if len(first) == 8 and lex_bounds(family, first, lower, upper) is not None and upper <= _next(first):
+        if len(first) == 8 and lex_bounds(family, first, lower, upper) is not None and upper <= after(first):
             return [first]  # one queue, as nearly always
         return sorted(group for group in list(self._prefixes) if lex_bounds(family, group, lower, upper) is not None)
 
@@ -99,16 +102,15 @@ class Reader:
 
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` in order, None for each that is absent."""
-        if family == JOURNAL:
-            return [self._entry(key) for key in keys]
+        if family == JOURNAL or family in PLACE_BYTES:
+            found_rows = [self.scan_items(family, key, key + b"\0", 1) for key in keys]
+            return [rows[0][1] if rows else None for rows in found_rows]
         ahead = self._rows_ahead(family)
         if ahead is not None:
             return [ahead[1].get(key) for key in keys]
         by_group: dict[bytes, list[bytes]] = {}
         for key in keys:
             by_group.setdefault(group_of(family, key), []).append(key)
-        if family in PLACE_BYTES:
-            return [self._mark(family, key) for key in keys]
         commands: list[Command] = [
             ("HMGET", self._layout.rows(family, group), *[key[len(group) :] for key in mine])
             for group, mine in by_group.items()
@@ -124,23 +126,17 @@ class Reader:
             found.update(zip(mine, values, strict=True))
         return [found[key] for key in keys]
 
-    def _entry(self, key: bytes) -> bytes | None:
-        rows = self._stream(key, key + b"\0", 1)
-        return rows[0][1] if rows else None
-
-    def _mark(self, family: str, key: bytes) -> bytes | None:
-        page = self.page(family, group_of(family, key), key, key + b"\0", 1)
-        return page.rows[0][1] if page.rows else None
-
     # ---- in order ----
 
     def scan(self, family: str, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
         """Return up to ``limit`` keys in [lower, upper), in order."""
         return [key for key, _ in self.scan_items(family, lower, upper, limit, values=False)]
 
-    def scan_group(self, family: str, group: bytes, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
-        """Return up to ``limit`` keys in [lower, upper) of one group, in order."""
-        return [key for key, _ in self.page(family, group, lower, upper, limit, values=False).rows]
+    def keys_of_group(self, family: str, group: bytes, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        """Iterate over the keys in [lower, upper) of one group, in order."""
+        while rows := self.page(family, group, lower, upper, _KEYS_PER_PAGE, values=False).rows:
+            yield from (key for key, _ in rows)
+            lower = rows[-1][0] + b"\0"
 
     def scan_items(
         self, family: str, lower: bytes, upper: bytes, limit: int, *, values: bool = True
@@ -225,8 +221,3 @@ def journal_row(entry: Any) -> tuple[bytes, bytes]:
     """Return the key and value of a record from its entry in the stream."""
     id, (_, value) = entry
     return entry_key(id), value
-
-
-def _next(group: bytes) -> bytes:
-    number = int.from_bytes(group) + 1
-    return number.to_bytes(8) if number < 1 << 64 else b"\xff" * 8

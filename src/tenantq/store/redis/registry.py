@@ -14,7 +14,6 @@ With ``t:{name}:`` before each key:
 """
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -27,7 +26,6 @@ from tenantq.domain.cluster_view import (
     Member,
     TenantPlacement,
 )
-from tenantq.errors import StoreFailed
 from tenantq.store.cluster_rows import (
     CHANGES_KEPT,
     PATIENCE_MS,
@@ -236,24 +234,13 @@ class RedisRegistry:
 
     def _wait(self) -> None:
         """Return when everything that this connection wrote is on the disk and the replicas that the settings ask for."""
-        replicas, waits_for_aof = self._settings.replicas, self._durability.waits_for_aof
-        if not replicas and not waits_for_aof:
-            return
-        ends, on_disk, answered = time.monotonic() + PATIENCE_MS / 1_000, 0, 0
-        touch = ("HSET", self._shared, "touched", b"")  # WAIT speaks of this connection's own writes
-        while time.monotonic() < ends:
-            wait_ms = int(self._link.answer_s * 500)
-            if waits_for_aof:
-                _, (on_disk, answered) = self._link.calls([touch, ("WAITAOF", 1, replicas, wait_ms)], bound=True)
-            else:
-                _, answered = self._link.calls([touch, ("WAIT", replicas, wait_ms)], bound=True)
-                on_disk = 1
-            if on_disk and answered >= replicas:
-                return
-        raise StoreFailed(
-            f"store {self._address}: {answered} of {replicas} replicas confirmed a change of the cluster's rows"
-            f" (redis.replicas){'' if on_disk else ', and it is not on disk'}. Try again."
-        )
+        touch = ("HSET", self._shared, "touched", b"")  # WAIT is about writes of its own connection
+
+        def touch_and(*command: bytes | str | int) -> Any:
+            return self._link.calls([touch, command], bound=True)[1]
+
+        answer_ms = int(self._link.answer_s * 500)
+        self._durability.wait(touch_and, "a change of the cluster's rows", patience_ms=PATIENCE_MS, answer_ms=answer_ms)
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

@@ -94,14 +94,12 @@ class RedisSnapshot:
                 yield from rows
 
     def keep(self, family: str, key: bytes, value: bytes | None) -> None:
-        """Keep the value of a key that is about to change."""
-        old = self.old.setdefault((family, group_of(family, key)), _Old())
-        if key not in old.rows:
-            old.keep(key, value)
-            self.bytes += len(key) + len(value or b"") + _ROW_BYTES
-            if self.bytes > KEPT_BYTES_MAX:
-                self.overrun = True
-                self.old.clear()
+        """Keep the value of a key that is about to change for the first time."""
+        self.old.setdefault((family, group_of(family, key)), _Old()).keep(key, value)
+        self.bytes += len(key) + len(value or b"") + _ROW_BYTES
+        if self.bytes > KEPT_BYTES_MAX:
+            self.overrun = True
+            self.old.clear()
 
 
 class RedisSnapshots:
@@ -156,18 +154,16 @@ class RedisSnapshots:
             keys = sorted(wanted)
             for key, value in zip(keys, self._reader.get_many(family, keys), strict=True):
                 for snapshot in self.open:
-                    if family in snapshot.families and snapshot.lower <= key < snapshot.upper and not snapshot.overrun:
-                        self._keep(snapshot, family, key, value)
+                    shows = family in snapshot.families and snapshot.lower <= key < snapshot.upper
+                    if shows and not snapshot.overrun and not self._has(snapshot, family, key):
+                        snapshot.keep(family, key, value)
 
     def _partly(self, family: str, lower: bytes, upper: bytes) -> list[bytes]:
         """Return the keys that a range deletes from groups that remain."""
         found: list[bytes] = []
         for group in self._reader.groups(family, lower, upper):
             if not covers(lower, upper, group) and lex_bounds(family, group, lower, upper) is not None:
-                at = lower
-                while page := self._reader.scan_group(family, group, at, upper, 1_000):
-                    found += page
-                    at = page[-1] + b"\0"
+                found += self._reader.keys_of_group(family, group, lower, upper)
         return found
 
     @staticmethod
@@ -175,10 +171,6 @@ class RedisSnapshots:
         place = (family, group_of(family, key))
         old = snapshot.old.get(place)
         return place in snapshot.kept or (old is not None and key in old.rows)
-
-    def _keep(self, snapshot: RedisSnapshot, family: str, key: bytes, value: bytes | None) -> None:
-        if not self._has(snapshot, family, key):
-            snapshot.keep(family, key, value)
 
     def names_to_keep(self, batch: ChangeBatch) -> dict[tuple[str, bytes], tuple[bytes, bytes]]:
         """Return new names for the groups that a batch deletes while a snapshot shows them."""

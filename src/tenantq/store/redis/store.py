@@ -265,24 +265,9 @@ class RedisStore(Store):
 
     def sync(self) -> None:
         """Make everything written so far durable: on the disk and replicas that the settings require. Safe from any thread."""
-        replicas, waits_for_aof = self._settings.replicas, self._durability.waits_for_aof
-        if not replicas and not waits_for_aof:
-            return
-        owner = self._owner
-        ends = time.monotonic() + self._settings.patience_ms / 1_000
-        wait_ms = min(1_000, self._settings.patience_ms // 4, owner.longest_wait_ms)
-        while True:
-            if waits_for_aof:
-                on_disk, answered = owner.hold_and("WAITAOF", 1, replicas, wait_ms)
-            else:
-                on_disk, answered = 1, owner.hold_and("WAIT", replicas, wait_ms)
-            if on_disk and answered >= replicas:
-                return
-            if time.monotonic() >= ends:
-                raise StoreFailed(
-                    f"store {self._address}: {answered} of {replicas} replicas have this round (redis.replicas)"
-                    f"{'' if on_disk else ', and it is not on disk'}. Nothing of it is confirmed."
-                )
+        patience_ms, owner = self._settings.patience_ms, self._owner
+        answer_ms = min(1_000, patience_ms // 4, owner.longest_wait_ms)
+        self._durability.wait(owner.hold_and, "this round", patience_ms=patience_ms, answer_ms=answer_ms)
 
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to Redis, from memory."""
