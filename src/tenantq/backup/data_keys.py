@@ -41,7 +41,7 @@ def write_data_keys(
     keys: Mapping[int, Mapping[int, bytes]],
     now_ms: int,
     *,
-    tenants: Mapping[int, str] | None = None,
+    tenants: Mapping[int, str],
     erased: Collection[int] = (),
 ) -> None:
     """Replace the file durably and atomically. Without keys it is only written if an older one exists.
@@ -49,20 +49,18 @@ def write_data_keys(
     Its keys are kept unless their tenant is in ``erased`` or its id now belongs to another tenant: a server that was restored without
     data keys, or has damaged rows, must not remove them. ``tenants`` has the marks of all current tenants.
     """
-    tenants = tenants or {}
-    before = _read(path) if path.exists() else None
-    if before is None and not keys:
+    exists = path.exists()
+    if not exists and not keys:
         return
-    merged, marks = (
-        {tenant: dict(numbers) for tenant, numbers in keys.items()},
-        {id: tenants[id] for id in keys if id in tenants},
-    )
-    for tenant, numbers in before.keys.items() if before is not None else ():
-        mark = before.tenants.get(tenant, "") if before is not None else ""
+    before = _read(path) if exists else DataKeyFile(FORMAT, now_ms, {})
+    merged = {tenant: dict(numbers) for tenant, numbers in keys.items()}
+    marks = {id: tenants[id] for id in keys if id in tenants}
+    for tenant, numbers in before.keys.items():
+        mark = before.tenants.get(tenant, "")
         if tenant not in erased and mark == tenants.get(tenant, mark):
             now = merged.get(tenant, {})
-            lost = {number for number, row in now.items() if not is_key(row) and is_key(numbers.get(number, b""))}
-            merged[tenant] = {**numbers, **{number: row for number, row in now.items() if number not in lost}}
+            kept = {number for number, row in numbers.items() if is_key(row) and not is_key(now.get(number, b""))}
+            merged[tenant] = {**numbers, **{number: row for number, row in now.items() if number not in kept}}
             marks[tenant] = mark
     _write(path, DataKeyFile(FORMAT, now_ms, merged, marks))
 

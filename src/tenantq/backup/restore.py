@@ -155,14 +155,11 @@ def restore_server(
         )
     if audit_key is not None and public_key is None:
         public_key = public_part(audit_key)
-    for part in parts[1:]:
-        verify_backup(
-            part, public_key, segments_elsewhere=how.get("segments") is not None
-        )  # before anything is written
+    for part in parts[1:]:  # before anything is written
+        verify_backup(part, public_key, segments_elsewhere=how.get("segments") is not None)
     check_empty(data_dir)
-    with atomic_directory(
-        data_dir.absolute(), "restoring"
-    ) as staging:  # a part of the shards must never look like a server
+    # Atomic as a whole: a part of the shards must never look like a server.
+    with atomic_directory(data_dir.absolute(), "restoring") as staging:
         first = staging / _FIRST
         done = [
             restore_backup(

@@ -5,6 +5,7 @@ were accounted for, a second walk over that index reports the extra ones. So mem
 read once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
@@ -78,14 +79,7 @@ class QueueCheck:
         beat = store.last_beat()  # a queue of a running shard was read just now
         self.now = max(now, beat.engine_ms) if beat is not None else now
         self.recount = Recount(self.counters)
-        self.accounted = {
-            "vi": 0,
-            "le": 0,
-            "li": 0,
-            "gr": 0,
-            "m": 0,
-            "k": 0,
-        }  # index rows by family; m and k: expiry rows by kind
+        self.accounted = Counter[str]()  # index rows by family; m and k: expiry rows by kind
 
     def run(self) -> None:
         store, prefix = self.store, self.queue.prefix
@@ -176,10 +170,9 @@ class QueueCheck:
         for one, head, member in zip(grouped, heads, members, strict=True):
             if head != one.id:
                 one.state = "blocked"
+            self.accounted["gr"] += member is not None
             if member is None:
                 self.found("group", "The message is not a member of its group.", one.id)
-            else:
-                self.accounted["gr"] += 1
 
     def _compare_lease(self, one: CheckedMessage, lease: LeaseRow) -> None:
         message = one.message
@@ -206,10 +199,9 @@ class QueueCheck:
         prefix = self.queue.prefix
         keys = [deadline_key(prefix, one.lease.deadline, one.id)[PREFIX_BYTES:] for one in leased if one.lease]
         for one, value in zip(leased, self._look_up(self.store.li, keys), strict=True):
+            self.accounted["li"] += value is not None
             if value is None:
                 self.found("lease", "The message is leased but has no deadline row, so its lease never ends.", one.id)
-            else:
-                self.accounted["li"] += 1
 
     def _lifetimes(self, mortal: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
@@ -228,10 +220,9 @@ class QueueCheck:
             self.store.ik, EXPIRES_KEY, lambda value: unpack_key(value).expires_at, 1_000
         ):
             self.log.figures.keys += 1
+            self.accounted["k"] += row is not None
             if row is None:
                 self.found("expiry", "An idempotency key of the message has no expiry row.", unpack_key(value).id)
-            else:
-                self.accounted["k"] += 1
 
     def _results(self) -> None:
         for id, _, row in self._expiring(self.store.re, EXPIRES_RESULT, lambda value: unpack_result(value).expires_at):

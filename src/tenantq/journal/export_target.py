@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 from urllib.parse import unquote
 
 from tenantq.errors import Invalid
@@ -74,7 +74,7 @@ def _raise_unless_missing(error: OSError) -> None:
 class RemoteTarget:
     """An ``ExportTarget`` at an fsspec URL. Object stores write objects atomically. Every failure is an OSError."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str) -> None:
         try:
             import fsspec  # noqa: PLC0415  # an extra
         except ImportError as error:
@@ -82,7 +82,7 @@ class RemoteTarget:
                 f"{shown_url(url)}: requires fsspec and the library of that store. Run pip install '.[remote]' in the checkout."
             ) from error
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url, **options)
+            self._fs, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
             raise Invalid(f"{shown_url(url)}: {error}") from error
         except ValueError:  # its text may repeat the URL
@@ -153,7 +153,7 @@ def local_path(where: str) -> Path | None:
     return Path(unquote(rest.removeprefix("localhost"))) if scheme == "file" else None
 
 
-def open_target(where: str | Path, **options: Any) -> ExportTarget:
+def open_target(where: str | Path) -> ExportTarget:
     if isinstance(where, str) and where.startswith("s3://"):
         try:
             from tenantq.journal.bucket_target import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra
@@ -163,4 +163,4 @@ def open_target(where: str | Path, **options: Any) -> ExportTarget:
             ) from error
         return BucketTarget(where)
     path = local_path(str(where))
-    return DirectoryTarget(path) if path is not None else RemoteTarget(str(where), **options)
+    return DirectoryTarget(path) if path is not None else RemoteTarget(str(where))

@@ -29,7 +29,7 @@ INGESTED: Final = "ingested"
 
 
 class RemovedSegments(SignedDocument, frozen=True, kw_only=True):
-    """Which records are no longer in segments, because their retention ended."""
+    """The records that were removed with their segments, because their retention ended."""
 
     signature_prefix = b"tenantq removed segments\n"
 
@@ -50,7 +50,7 @@ class RemovedSegments(SignedDocument, frozen=True, kw_only=True):
 
 
 class Ingested(msgspec.Struct, frozen=True):
-    """Up to which record a pipeline has processed the segments of a shard."""
+    """The last record of a shard that a pipeline has processed."""
 
     lake: str
     last_seq: int
@@ -128,7 +128,7 @@ class SegmentRetention:
         return [one for one in self._index.older_than(before) if one.last_seq < min(bounds, default=one.last_seq + 1)]
 
     def _finish(self) -> None:
-        """Delete what a crash has left of segments that a statement covers."""
+        """Delete segments that a statement covers and a crash has left."""
         statement = read_removed(self._target, self._index.shard)
         if statement is not None:
             self._delete(statement.upto_seq)
@@ -139,7 +139,5 @@ class SegmentRetention:
 
     def _delete(self, upto_seq: int) -> None:
         for span in self._index.drop_upto(upto_seq):
-            self._target.delete(
-                self._manifest(span)
-            )  # first, because a manifest without its segment looks like tampering
+            self._target.delete(self._manifest(span))  # first: a manifest without its segment looks like tampering
             self._target.delete(span.file)

@@ -1,4 +1,4 @@
-"""A lock of which several processes hold one at a time, for as long as a commit takes."""
+"""A lock that one of several processes holds for the time of a commit."""
 
 import fcntl
 import os

@@ -27,17 +27,10 @@ STAGE: Final = "checkpoint.new"
 EXAMINED: Final = "checkpoint.examined-"
 """Prefix of the checkpoints that tools take of a running store. Those that a crash left are removed on opening."""
 _BEFORE_STORE: Final = {
-    "lock",
-    ".format.new",
-    "keyring.json",
-    "keyring.json.lock",
-    "keyring.key",
-    "key_maker",
-    "directory.db",
-    "directory.db-shm",
-    "directory.db-wal",
-    "directory.lock",
-}  # may exist before the store
+    "lock", ".format.new", "keyring.json", "keyring.json.lock", "keyring.key", "key_maker",
+    "directory.db", "directory.db-shm", "directory.db-wal", "directory.lock",
+}  # fmt: skip
+"""Files that may exist before the store."""
 
 
 class FormatFile(msgspec.Struct, frozen=True):

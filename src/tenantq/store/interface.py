@@ -52,15 +52,12 @@ class StoreFigure(NamedTuple):
     value: float | Histogram
 
 
-class Family:
+class Family(msgspec.Struct, eq=False):
     """One family of rows: the handle for batches and the view that its store reads from."""
 
-    __slots__ = ("handle", "name", "view")
-
-    def __init__(self, name: str, handle: Any, view: Any) -> None:
-        self.name = name
-        self.handle = handle
-        self.view = view
+    name: str
+    handle: Any
+    view: Any
 
 
 class Batch(Protocol):

@@ -66,10 +66,8 @@ class ShardLease:
         self._silence_s = max(lease_ms, patience_ms) / 1_000
         self._sent = sent
         # The newest beat, stored with the next commit, and when it was taken; None: unknown.
-        self._beat: tuple[bytes, float | None] = (
-            beat,
-            time.monotonic() - age_ms / 1_000 if age_ms is not None else None,
-        )
+        taken = time.monotonic() - age_ms / 1_000 if age_ms is not None else None
+        self._beat: tuple[bytes, float | None] = (beat, taken)
         self.last = read_beat(address, beat)
         self._ended = threading.Event()
         self._lost: Callable[[StoreFailed], None] | None = None
@@ -148,8 +146,8 @@ class ShardLease:
                     self.fail(error)
                     return
             except Exception as error:  # without renewals another server would own the shard, unnoticed
-                log.exception("the ownership of a shard cannot be renewed")
-                self.fail(StoreFailed(f"store {self._address}: the ownership cannot be renewed ({error!r})."))
+                log.exception("cannot renew the ownership of a shard")
+                self.fail(StoreFailed(f"store {self._address}: cannot renew the ownership of this shard ({error!r})."))
                 return
 
     def stop(self) -> bool:

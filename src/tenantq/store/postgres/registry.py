@@ -1,8 +1,8 @@
 """The rows of a cluster in PostgreSQL: its identity, members, assignment and tenant directory."""
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from psycopg import Connection
@@ -37,6 +37,7 @@ from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
 
+T = TypeVar("T")
 _NOT_DURABLE: Final = "SET LOCAL synchronous_commit = off"
 """For rows that members write again and again."""
 
@@ -73,20 +74,18 @@ class PostgresRegistry:
         }
 
         def change(connection: BoundedConnection) -> Cluster:
-            with connection.transaction():
-                fetch(connection, self._sql["create_cluster"], new)
-                fetch(connection, self._sql["touch_cluster"])
-                found = self._read_cluster(connection)
-                assert found is not None
-                check_growth(self._read_members(connection), shards or 0)
-                if shards is not None:
-                    fetch(connection, self._sql["grow_cluster"], {"shards": shards, "formats": list(FORMATS)})
-                cluster = self._read_cluster(connection)
-                assert cluster is not None
-                check_settings(self._settings.name, cluster, shards, regions)
-                return cluster
+            fetch(connection, self._sql["create_cluster"], new)
+            fetch(connection, self._sql["touch_cluster"])
+            self._read_cluster(connection)  # raises StoreFormat before anything changes
+            check_growth(self._read_members(connection), shards or 0)
+            if shards is not None:
+                fetch(connection, self._sql["grow_cluster"], {"shards": shards, "formats": list(FORMATS)})
+            cluster = self._read_cluster(connection)
+            assert cluster is not None
+            check_settings(self._settings.name, cluster, shards, regions)
+            return cluster
 
-        cluster = self._session.call(change)
+        cluster = self._transact(change)
         self._check.in_use = True
         self._id = cluster.id
         return cluster
@@ -118,12 +117,11 @@ class PostgresRegistry:
         """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
 
         def change(connection: BoundedConnection) -> None:
-            with connection.transaction():
-                fetch(connection, self._sql["touch_cluster"])
-                check_readers(self._read_members(connection), format)
-                fetch(connection, self._sql["raise_format"], {"format": format})
+            fetch(connection, self._sql["touch_cluster"])
+            check_readers(self._read_members(connection), format)
+            fetch(connection, self._sql["raise_format"], {"format": format})
 
-        self._session.call(change)
+        self._transact(change)
 
     # ---- members and assignment ----
 
@@ -167,12 +165,11 @@ class PostgresRegistry:
         """Delete a member's row, and give up the assigner's lease."""
 
         def change(connection: BoundedConnection) -> None:
-            with connection.transaction():
-                fetch(connection, _NOT_DURABLE)
-                for name in ("delete_members", "delete_drains", "leave_assigner"):
-                    fetch(connection, self._sql[name], {"ids": [member_id]})
+            fetch(connection, _NOT_DURABLE)
+            for name in ("delete_members", "delete_drains", "leave_assigner"):
+                fetch(connection, self._sql[name], {"ids": [member_id]})
 
-        self._session.call(change)
+        self._transact(change)
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
         """Drain a member, or undo a drain."""
@@ -185,54 +182,45 @@ class PostgresRegistry:
         """Change the assignment and delete members' rows. Return False if another member assigns now."""
 
         def change(connection: BoundedConnection) -> bool:
-            with connection.transaction():
-                fetch(connection, _NOT_DURABLE)
-                if fetch(connection, self._sql["lock_assigner"]) != [(assigner,)]:
-                    return False
-                new = {"shards": list(changes), "members": list(changes.values())}
-                fetch(connection, self._sql["assign"], new)
-                for name in ("delete_members", "delete_drains"):
-                    fetch(connection, self._sql[name], {"ids": list(forget)})
+            fetch(connection, _NOT_DURABLE)
+            if fetch(connection, self._sql["lock_assigner"]) != [(assigner,)]:
+                return False
+            new = {"shards": list(changes), "members": list(changes.values())}
+            fetch(connection, self._sql["assign"], new)
+            for name in ("delete_members", "delete_drains"):
+                fetch(connection, self._sql[name], {"ids": list(forget)})
             return True
 
-        return self._session.call(change)
+        return self._transact(change)
 
     # ---- directory ----
 
     def place_tenant(self, tenant: str, placement: TenantPlacement) -> TenantPlacement:
         """Return the tenant's placement; write the given one if it has none."""
-
-        def change(connection: BoundedConnection) -> TenantPlacement:
-            with connection.transaction():
-                found = self._lock_placement(connection, tenant)
-                return found or self._replace(connection, tenant, placement)
-
-        return self._session.call(change)
+        return self._transact(lambda one: self._lock_placement(one, tenant) or self._replace(one, tenant, placement))
 
     def move_tenant(self, tenant: str, placement: TenantPlacement, expected_version: int) -> TenantPlacement | None:
         """Replace a placement that has this version. Return None if it has another one."""
 
         def change(connection: BoundedConnection) -> TenantPlacement | None:
-            with connection.transaction():
-                found = self._lock_placement(connection, tenant)
-                if found is None:
-                    return None
-                if found.version != expected_version:  # it may be this move, sent twice
-                    return found if unversioned(found) == unversioned(placement) else None
-                return self._replace(connection, tenant, placement)
+            found = self._lock_placement(connection, tenant)
+            if found is None:
+                return None
+            if found.version != expected_version:  # it may be this move, sent twice
+                return found if unversioned(found) == unversioned(placement) else None
+            return self._replace(connection, tenant, placement)
 
-        return self._session.call(change)
+        return self._transact(change)
 
     def remove_tenant(self, tenant: str) -> None:
         """Delete a tenant's placement."""
 
         def change(connection: BoundedConnection) -> None:
-            with connection.transaction():
-                if self._lock_placement(connection, tenant) is not None:
-                    fetch(connection, self._sql["delete_placement"], {"tenant": tenant})
-                    self._log(connection, tenant, None)
+            if self._lock_placement(connection, tenant) is not None:
+                fetch(connection, self._sql["delete_placement"], {"tenant": tenant})
+                self._log(connection, tenant, None)
 
-        self._session.call(change)
+        self._transact(change)
 
     def _lock_placement(self, connection: BoundedConnection, tenant: str) -> TenantPlacement | None:
         """Return the tenant's placement. It does not change before the transaction ends."""
@@ -244,11 +232,7 @@ class PostgresRegistry:
     def _replace(self, connection: BoundedConnection, tenant: str, placement: TenantPlacement) -> TenantPlacement:
         row = encode(unversioned(placement))
         version = self._log(connection, tenant, row)
-        fetch(
-            connection,
-            self._sql["write_placement"],
-            {"tenant": tenant, "version": version, "placement": row},
-        )
+        fetch(connection, self._sql["write_placement"], {"tenant": tenant, "version": version, "placement": row})
         return msgspec.structs.replace(placement, version=version)
 
     def _log(self, connection: BoundedConnection, tenant: str, row: bytes | None) -> int:
@@ -282,13 +266,12 @@ class PostgresRegistry:
         """Return a small value that all members share; store the given one if there is none."""
 
         def change(connection: BoundedConnection) -> bytes:
-            with connection.transaction():
-                fetch(connection, self._sql["touch_cluster"])
-                fetch(connection, self._sql["shared_value"], {"name": name, "value": value})
-                stored: bytes = fetch(connection, self._sql["read_shared_value"], {"name": name})[0][0]
-                return stored
+            fetch(connection, self._sql["touch_cluster"])
+            fetch(connection, self._sql["shared_value"], {"name": name, "value": value})
+            stored: bytes = fetch(connection, self._sql["read_shared_value"], {"name": name})[0][0]
+            return stored
 
-        return self._session.call(change)
+        return self._transact(change)
 
     def shared_values(self) -> dict[str, bytes]:
         """Return all shared values by name."""
@@ -298,14 +281,22 @@ class PostgresRegistry:
         """Delete a shared value."""
         self._durably("remove_shared", {"name": name})
 
-    # ---- durability ----
+    # ---- transactions ----
+
+    def _transact(self, change: Callable[[BoundedConnection], T]) -> T:
+        """Return what ``change`` returns, once its transaction is confirmed. It may run more than once."""
+
+        def transaction(connection: BoundedConnection) -> T:
+            with connection.transaction():
+                return change(connection)
+
+        return self._session.call(transaction)
 
     def _durably(self, name: str, parameters: dict[str, Any]) -> None:
         """Run a statement that changes nothing when it is sent again; ``touch_cluster`` makes that wait for standbys too."""
 
         def change(connection: BoundedConnection) -> None:
-            with connection.transaction():
-                fetch(connection, self._sql["touch_cluster"])
-                fetch(connection, self._sql[name], parameters)
+            fetch(connection, self._sql["touch_cluster"])
+            fetch(connection, self._sql[name], parameters)
 
-        self._session.call(change)
+        self._transact(change)

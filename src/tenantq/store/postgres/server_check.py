@@ -1,6 +1,6 @@
 """The check of a PostgreSQL server, before it is used and regularly afterwards."""
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from psycopg import Connection
 
@@ -17,12 +17,13 @@ class ReadOnlyServer(Exception):
     """The server is a standby or read-only. Another one may be the primary soon."""
 
 
-class SessionLimits:
+class SessionLimits(NamedTuple):
     """How long the statements of a session may take, in ms; 0: any time."""
 
-    def __init__(self, statement_ms: int, lock_ms: int, idle_ms: int = 10_000, *, commits_durably: bool = True) -> None:
-        self.statement_ms, self.lock_ms, self.idle_ms = statement_ms, lock_ms, idle_ms
-        self.commits_durably = commits_durably
+    statement_ms: int
+    lock_ms: int
+    idle_ms: int = 10_000
+    commits_durably: bool = True
 
 
 class PostgresCheck:
@@ -33,7 +34,7 @@ class PostgresCheck:
     ) -> None:
         self._address, self._settings, self._durability = address, settings, durability
         self._sql = Statements(settings.name)
-        self.in_use = False  # once it is open, the settings are valid: what is wrong later is a failure of the store
+        self.in_use = False  # once the store is open, its settings are valid: a later problem is a failure of the store
 
     def set_up(self, connection: Connection, limits: SessionLimits) -> None:
         """Set a new session up. Raises ReadOnlyServer; otherwise Invalid, or StoreFailed once the store is in use."""

@@ -40,19 +40,19 @@ log = logging.getLogger("tenantq")
 _BACKOFF: Final = Backoff(20, 200)
 _CONNECT_S: Final = 2
 _TRANSIENT_CLASSES: Final = frozenset(("08", "40", "53", "57", "25"))
-"""Classes of errors that a retry may get past: connection, rollback, resources, operator, transaction state."""
-_TRANSIENT: Final = frozenset(("55P03",))  # a lock that was not free
+"""Classes of errors that a retry may resolve: connection, rollback, resources, operator, transaction state."""
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 _DISK_FULL: Final = "53100"
 _MISSING: Final = frozenset(("42P01", "3F000"))  # a table, a schema
 _REFUSALS: Final = (
     ("password authentication failed", "access denied. Check user and password."),
-    ("no password supplied", "access denied: the server wants a password. Put it into the URL."),
+    ("no password supplied", "access denied: the server requires a password. Add it to the URL."),
     ("no pg_hba.conf entry", "access denied: the server does not accept this user from this host. See pg_hba.conf."),
     ("role ", "access denied: the user does not exist."),
     ("database ", "the database does not exist. Create it with ENCODING 'UTF8'."),
     ("certificate", "the server's certificate is not valid."),
 )
-"""Errors of connecting that a retry does not change, by a part of their text. libpq gives no code for them."""
+"""Connection errors that a retry cannot resolve, by a part of their text: libpq gives them no code."""
 _DOES_NOT_EXIST: Final = "does not exist"
 
 
@@ -221,14 +221,12 @@ class PostgresSession:
         state, text = error.sqlstate, _shown(error)
         if state == _DISK_FULL:
             raise DiskFull(f"store {self.address}: {text}. Nothing of this round is confirmed. Free some space.")
-        if state is None and isinstance(
-            error, psycopg.OperationalError
-        ):  # connecting failed, or the connection was lost
+        if state is None and isinstance(error, psycopg.OperationalError):  # of connecting, or a lost connection
             for part, meaning in _REFUSALS:
                 if part in text and (not part.endswith(" ") or _DOES_NOT_EXIST in text):
                     raise StoreFailed(f"store {self.address}: {meaning} ({text})")
             return
-        if state is not None and (state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT):
+        if state is not None and (state[:2] in _TRANSIENT_CLASSES or state == _LOCK_NOT_AVAILABLE):
             return
         if state in _MISSING:
             raise StoreFormat(f"store {self.address}: tables are gone. The store was emptied or replaced ({text}).")

@@ -24,7 +24,7 @@ class DurabilityCheck:
         self.waits_for_aof = False
         self.server = b""
         self._replicas: int | None = None  # that follow the server; None: it does not say
-        self.in_use = False  # once it is open, the settings are valid: what is wrong later is a failure of the store
+        self.in_use = False  # once the store is open, its settings are valid: a later problem is a failure of the store
 
     def __call__(self, ask: Ask) -> bytes:
         """Return the id of the server, if it is a primary with durable settings.

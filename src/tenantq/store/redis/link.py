@@ -190,9 +190,8 @@ class SlotLink:
                         log.info("the store responds again", extra={"store": str(self.address), "tries": tries + 1})
                     self.took.count(int((time.monotonic() - started) * 1_000_000))
                     return answers
-                if tries or not isinstance(
-                    trouble, exceptions.MovedError
-                ):  # a moved slot is tried at its new node at once
+                is_first_move = not tries and isinstance(trouble, exceptions.MovedError)
+                if not is_first_move:  # else the new node is tried at once
                     if not warned:
                         warned = True
                         log.warning("the store cannot be used yet: %s", trouble, extra={"store": str(self.address)})

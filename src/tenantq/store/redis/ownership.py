@@ -20,32 +20,16 @@ class Ownership:
         self._link, self._state = link, state
         sent = time.monotonic()
         who = Claimant.of_this_process()
-        found = link.run(
-            _CLAIM,
-            [state],
-            [
-                f"{who.name} {who.word}".encode(),
-                b"%d" % lease_ms,
-                who.new_id.encode(),
-                FORMAT,
-                who.word.encode(),
-            ],
-        )
+        holder = f"{who.name} {who.word}".encode()
+        found = link.run(_CLAIM, [state], [holder, b"%d" % lease_ms, who.new_id.encode(), FORMAT, who.word.encode()])
         if found[0] == b"held":
             raise ShardHeld(link.address, _name(found[1]), int(found[2]))
         _, self.epoch, commit, beat, known, _, age_ms = found
         self.commit = int(commit)
         self.id = known.decode()
         try:
-            self.lease = ShardLease(
-                link.address,
-                int(self.epoch.partition(b":")[0]),
-                lease_ms,
-                patience_ms,
-                sent,
-                beat,
-                int(age_ms) if age_ms else None,
-            )
+            number, age = int(self.epoch.partition(b":")[0]), int(age_ms) if age_ms else None
+            self.lease = ShardLease(link.address, number, lease_ms, patience_ms, sent, beat, age)
         except StoreFailed:
             with contextlib.suppress(StoreFailed, Invalid):
                 link.run(_HOLD, [state], [self.epoch, b"0", b"", commit, b""])

@@ -31,7 +31,7 @@ _LAST: Final = b"\xff" * 9
 
 
 class ReadPage(msgspec.Struct, frozen=True):
-    """Rows in order; ``more``: others may follow."""
+    """Rows in order; ``more``: more rows may follow."""
 
     rows: list[tuple[bytes, bytes]]
     more: bool

@@ -159,11 +159,8 @@ class RedisRegistry:
         """Change the assignment and delete members' rows. Return False if another member assigns now."""
         pairs = [text.encode() for shard, id in changes.items() for text in (str(shard), id)]
         arguments = [assigner.encode(), b"%d" % len(changes), *pairs, *(id.encode() for id in forget)]
-        return bool(
-            self._link.run(
-                _ASSIGN, [self._assigner, self._assignment, self._members, self._beats, self._drains], arguments
-            )
-        )
+        keys = [self._assigner, self._assignment, self._members, self._beats, self._drains]
+        return bool(self._link.run(_ASSIGN, keys, arguments))
 
     # ---- directory ----
 

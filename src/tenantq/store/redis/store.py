@@ -228,15 +228,8 @@ class RedisStore(Store):
             steps.add(b"leave", layout.prefixes, layout.prefixes, [group + layout.queue(group) for group in gone])
         number = owner.commit + 1
         beat, age_ms = owner.beat_arguments()
-        head = [
-            owner.epoch,
-            b"%d" % owner.commit,
-            b"%d" % number,
-            b"%d" % owner.lease.lease_ms,
-            beat,
-            token_bytes(8),
-            age_ms,
-        ]
+        numbers = [b"%d" % one for one in (owner.commit, number, owner.lease.lease_ms)]
+        head = [owner.epoch, *numbers, beat, token_bytes(8), age_ms]
         sent = time.monotonic()
         owner.check(self._link.run(_COMMIT, steps.keys, head + steps.arguments))
         owner.commit = number
