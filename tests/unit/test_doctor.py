@@ -447,7 +447,7 @@ async def test_a_database_that_lost_synced_records_is_a_finding(open_shard: Open
         file.unlink()
     report = examine(tmp_path / "data")
     assert [finding.kind for finding in report.findings] == ["damaged"]
-    assert "journal records were in it" in report.findings[0].text
+    assert "it had 2 journal records" in report.findings[0].text
 
 
 async def test_long_lists_of_findings_are_truncated_and_counted(tmp_path: Path, open_shard: OpenShard) -> None:

@@ -74,13 +74,18 @@ class Reader:
         return self._ahead.get(family)
 
     def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
-        """Send commands. If the store does not respond, or has another owner, this ownership ends."""
+        """Send commands. If the store does not respond, or has another owner, this ownership ends.
+
+        After a read with an expired lease, the rows may be outdated, so the lease is renewed first.
+        """
         if self._owner is None:
             return self._link.calls(commands, scripts=scripts)
         commit = self._owner.commit
         try:
             *answers, owned = self._link.calls([*commands, self._owned], scripts=scripts)
             self._owner.check_seen(owned, commit)
+            if self._owner.lease.is_doubtful:
+                self._owner.hold()
         except StoreFailed as error:
             self._owner.lease.fail(error)
             raise

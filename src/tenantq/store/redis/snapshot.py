@@ -105,11 +105,9 @@ class RedisSnapshot:
 class RedisSnapshots:
     """The open snapshots of a store. Its lock is held while a batch that affects them is written."""
 
-    def __init__(
-        self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None], confirm: Callable[[], None]
-    ) -> None:
-        """Prepare. Names of kept keys start with ``kept``, which is unique to this owner. ``confirm`` raises if a read is not valid."""
-        self._reader, self._kept, self._unlink, self._confirm = reader, kept, unlink, confirm
+    def __init__(self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None]) -> None:
+        """Prepare. Names of kept keys start with ``kept``, which is unique to this owner."""
+        self._reader, self._kept, self._unlink = reader, kept, unlink
         self.lock = threading.RLock()
         self.open: list[RedisSnapshot] = []
         self._kept_count = 0
@@ -227,7 +225,6 @@ class RedisSnapshots:
         while snapshot in self.open:
             where = snapshot.kept.get((family, group))
             read = self._reader.page(family, group, lower, upper, limit, bytes_max, where, values=values)
-            self._confirm()
             with self.lock:  # rows that changed during the read are among the old values now
                 if snapshot not in self.open:
                     break

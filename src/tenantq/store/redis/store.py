@@ -105,9 +105,7 @@ class RedisStore(Store):
         self._durability.in_use = True
         self.found_is_durable = not settings.replicas and not self._durability.waits_for_aof
         self._side_reader = Reader(self._side, layout, self._prefixes, owner)
-        self._snapshots = RedisSnapshots(
-            self._side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm
-        )
+        self._snapshots = RedisSnapshots(self._side_reader, layout.kept + b":" + owner.epoch, self._unlink)
         self.files = RedisFiles(address, self._side)
         self.ownership = owner.lease
         self.sync_marker = None if read_only else owner.lease
@@ -156,34 +154,21 @@ class RedisStore(Store):
 
     # ---- reading ----
 
-    def _confirm(self) -> None:
-        """Raise StoreFailed after a read if another server may own the shard: the rows may be outdated. Safe from any thread."""
-        if self.ownership.is_doubtful:
-            self._owner.hold()
-
     def _reader_of(self, family: Family) -> Reader:
         """Return what reads a family. Exports and audits read long parts of the journal, and commits must not wait for them."""
         return self._side_reader if family.name == JOURNAL else self._reader
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
-        found = self._reader_of(family).get_many(family.name, keys)
-        self._confirm()
-        return found
+        return self._reader_of(family).get_many(family.name, keys)
 
     def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:  # noqa: ARG002  # Redis keeps no deleted rows
-        found = self._reader_of(family).scan(family.name, lower, upper, limit)
-        self._confirm()
-        return found
+        return self._reader_of(family).scan(family.name, lower, upper, limit)
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        found = self._reader_of(family).scan_items(family.name, lower, upper, limit)
-        self._confirm()
-        return found
+        return self._reader_of(family).scan_items(family.name, lower, upper, limit)
 
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
-        found = self._reader.last_item(family.name, lower, upper)
-        self._confirm()
-        return found
+        return self._reader.last_item(family.name, lower, upper)
 
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RedisSnapshot:
         return self._snapshots.take(lower, upper, families)
