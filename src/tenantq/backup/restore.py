@@ -1,10 +1,11 @@
 """Restores a verified backup, of one shard or several, to a data directory that the doctor has checked. Atomic."""
 
+import functools
 import shutil
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -141,40 +142,35 @@ def restore_server(
     audit_key: Path | None = None,
     key_maker: Path | None = None,
     public_key: PublicKey | None = None,
+    data_keys: Path | None = None,
+    segments: ExportTarget | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    **how: Any,
 ) -> Restored:
     """Restore a backup of one or several shards: see ``restore_backup``. Atomic.
 
     Returns the sums of all shards, with the manifest of the first.
     """
     parts = parts_of(source)
-    if len(parts) == 1:
-        return restore_backup(
-            source, data_dir, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress, **how
-        )
     if audit_key is not None and public_key is None:
         public_key = public_part(audit_key)
+    restore = functools.partial(restore_backup, public_key=public_key, segments=segments, progress=progress)
+    restore_home = functools.partial(restore, source, audit_key=audit_key, key_maker=key_maker, data_keys=data_keys)
+    if len(parts) == 1:
+        return restore_home(data_dir)
     for part in parts[1:]:  # before anything is written
-        verify_backup(part, public_key, segments_elsewhere=how.get("segments") is not None)
+        verify_backup(part, public_key, segments_elsewhere=segments is not None)
     check_empty(data_dir)
     # Atomic as a whole: a part of the shards must never look like a server.
     with atomic_directory(data_dir.absolute(), "restoring") as staging:
         first = staging / _FIRST
-        done = [
-            restore_backup(
-                source, first, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress,
-                skip={REMEMBERED}, **how,
-            )
-        ]  # fmt: skip
+        done = [restore_home(first, skip={REMEMBERED})]
         for file in first.iterdir():
             file.rename(staging / file.name)
         first.rmdir()
         for number, part in enumerate(parts[1:], HOME + 1):
             place = shard_dir(staging, number)
             place.parent.mkdir(exist_ok=True)
-            own = {**how, "data_keys": None}  # each shard has its own file
-            done.append(restore_backup(part, place, public_key=public_key, progress=progress, **own))
+            done.append(restore(part, place))  # with the file of data keys next to the part
             _join_journal(place, staging)
         remember_count(staging, len(parts))
     return _combined(done)

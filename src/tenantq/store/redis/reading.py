@@ -76,7 +76,7 @@ class Reader:
     def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
         """Send commands. If the store does not respond, or has another owner, this ownership ends.
 
-        After a read with an expired lease, the rows may be outdated, so the lease is renewed first.
+        Rows that were read with an expired lease may be outdated, so the lease is renewed before they are returned.
         """
         if self._owner is None:
             return self._link.calls(commands, scripts=scripts)
