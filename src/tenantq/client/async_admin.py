@@ -17,6 +17,11 @@ from tenantq.wire.templates import AppliedItem, AppliedReply, ApplyTemplateReque
 from tenantq.wire.tenants import AuditReply, PlanItem, PlansReply
 
 
+def _item(path: str, name: str) -> str:
+    """Return the path of one item of a list, whose name may contain any character."""
+    return f"{path}/{quote(name, safe='')}"
+
+
 class AsyncAdminScope:
     """The API keys, the audit trail and the templates at the given paths."""
 
@@ -77,8 +82,7 @@ class AsyncAdminScope:
 
     async def revoke_key(self, key_id: str) -> None:
         """Revoke an API key."""
-        target = f"{self._keys_path}/{quote(key_id, safe='')}"
-        await self._session.request("DELETE", target, NoneType, repeatable=False)
+        await self._session.request("DELETE", _item(self._keys_path, key_id), NoneType, repeatable=False)
 
     async def templates(self) -> list[TemplateItem]:
         """Return the templates that the tenant may use; for the platform, all."""
@@ -97,28 +101,21 @@ class AsyncAdminScope:
 
         ``shared_with`` lists the other tenants that may use it; ``"*"`` means all.
         """
-        body = {
-            "description": description,
-            "queues": queues or {},
-            "settings": settings or {},
-            "shared_with": list(shared_with),
-        }
-        return await self._session.request("PUT", f"{self._templates_path}/{quote(name, safe='')}", TemplateItem, body)
+        texts = {"description": description, "shared_with": list(shared_with)}
+        body = {**texts, "queues": queues or {}, "settings": settings or {}}
+        return await self._session.request("PUT", _item(self._templates_path, name), TemplateItem, body)
 
     async def delete_template(self, name: str) -> None:
-        """Delete a template. What was created from it stays."""
-        target = f"{self._templates_path}/{quote(name, safe='')}"
-        await self._session.request("DELETE", target, NoneType, repeatable=False)
+        """Delete a template. Queues and settings created from it stay."""
+        await self._session.request("DELETE", _item(self._templates_path, name), NoneType, repeatable=False)
 
     async def apply_template(self, name: str, *, owner: str | None = None, dry_run: bool = False) -> list[AppliedItem]:
-        """Apply a template to the tenant, each queue at once or not at all, and return the outcome of each.
+        """Apply a template to the tenant, each queue completely or not at all, and return the outcome of each.
 
         ``owner`` is the tenant that shares it, or empty for the platform. By default its own comes first.
         """
-        target, body = (
-            f"{self._templates_path}/{quote(name, safe='')}/apply",
-            ApplyTemplateRequest(owner=owner, dry_run=dry_run),
-        )
+        target = f"{_item(self._templates_path, name)}/apply"
+        body = ApplyTemplateRequest(owner=owner, dry_run=dry_run)
         return (await self._session.request("POST", target, AppliedReply, body)).results
 
 
@@ -134,7 +131,7 @@ class AsyncPlatform(AsyncAdminScope):
 
     async def drain_member(self, member_id: str, *, drain: bool = True) -> ClusterReply:
         """Drain a member, or undo a drain."""
-        target = f"/v1/cluster/members/{quote(member_id, safe='')}/drain"
+        target = f"{_item('/v1/cluster/members', member_id)}/drain"
         return await self._session.request("POST", target, ClusterReply, DrainRequest(drain=drain))
 
     async def alerts(self) -> AlertsReply:
@@ -151,13 +148,12 @@ class AsyncPlatform(AsyncAdminScope):
         return await self._session.request("POST", "/v1/alerts/test", AlertTestReply, body, repeatable=False)
 
     async def containments(self) -> list[ContainmentItem]:
-        """Return what the server did because of alerts and what is still in force, including dry runs."""
+        """Return the active containments, including dry runs."""
         return (await self._session.request("GET", "/v1/containments", ContainmentsReply)).containments
 
     async def release_containment(self, id: str) -> ContainmentItem:
-        """End a containment before its time is over, and return it."""
-        target = f"/v1/containments/{quote(id, safe='')}"
-        return await self._session.request("DELETE", target, ContainmentItem, repeatable=False)
+        """Release a containment early, and return it."""
+        return await self._session.request("DELETE", _item("/v1/containments", id), ContainmentItem, repeatable=False)
 
     async def signups(self) -> list[SignupItem]:
         """Return the pending sign-ups."""
@@ -165,26 +161,25 @@ class AsyncPlatform(AsyncAdminScope):
 
     async def approve_signup(self, id: str, *, plan: str | None = None, template: str | None = None) -> ApprovedSignup:
         """Create the tenant of a sign-up. Only this reply contains the token of its first key."""
-        target, body = f"/v1/signups/{quote(id, safe='')}/approve", ApproveSignupRequest(plan=plan, template=template)
+        target, body = f"{_item('/v1/signups', id)}/approve", ApproveSignupRequest(plan=plan, template=template)
         return await self._session.request("POST", target, ApprovedSignup, body, repeatable=False)
 
     async def reject_signup(self, id: str, *, reason: str = "") -> SignupItem:
         """Reject a sign-up."""
-        target, body = f"/v1/signups/{quote(id, safe='')}/reject", RejectSignupRequest(reason=reason)
+        target, body = f"{_item('/v1/signups', id)}/reject", RejectSignupRequest(reason=reason)
         return await self._session.request("POST", target, SignupItem, body, repeatable=False)
 
     async def plans(self) -> list[PlanItem]:
-        """Return the plans that tenants can get."""
+        """Return the plans that can be applied to tenants."""
         return (await self._session.request("GET", "/v1/plans", PlansReply)).plans
 
     async def placement(self, tenant: str) -> PlacementReply:
         """Return the shard of a tenant, and its move in progress."""
-        return await self._session.request("GET", f"/v1/cluster/tenants/{quote(tenant, safe='')}", PlacementReply)
+        return await self._session.request("GET", _item("/v1/cluster/tenants", tenant), PlacementReply)
 
     async def place_tenant(self, tenant: str, request: PlacementRequest) -> PlacementReply:
         """Pin a tenant to a shard, give it its own shard, spread its queues, or unpin it. Returns before anything has moved."""
-        target = f"/v1/cluster/tenants/{quote(tenant, safe='')}"
-        return await self._session.request("PUT", target, PlacementReply, request)
+        return await self._session.request("PUT", _item("/v1/cluster/tenants", tenant), PlacementReply, request)
 
     async def grow_cluster(self, shards: int, *, dry_run: bool = False) -> ClusterReply:
         """Raise the number of shards."""

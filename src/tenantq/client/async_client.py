@@ -108,11 +108,8 @@ class AsyncClient:
 
         With ``figures``, each has its counts of stored and leased messages and its quotas.
         """
-        if figures:
-            return await self._session.list_all(
-                "/v1/tenants", TenantsReply, "tenants", limit, page=FIGURES_PAGE, figures="true"
-            )
-        return await self._session.list_all("/v1/tenants", TenantsReply, "tenants", limit)
+        options: dict[str, Any] = {"page": FIGURES_PAGE, "figures": "true"} if figures else {}
+        return await self._session.list_all("/v1/tenants", TenantsReply, "tenants", limit, **options)
 
     async def health(self) -> dict[str, Any]:
         """Return the readiness of the server. Raises Unavailable if it accepts no work now."""

@@ -27,9 +27,9 @@ _LEASE_MS_UNKNOWN = 10_000
 class AsyncMessage(Received):
     """A message under lease. Settle it with one of its methods, or do the work inside ``async with message``.
 
-    The block keeps the lease alive while it runs. If it succeeds, it acks with ``message.result`` if that was set. If it raises, it
-    nacks with the exception's name and text, and the exception propagates. A cancelled block releases the message. A message that
-    was settled inside the block is left alone.
+    The block keeps the lease alive while it runs. If it succeeds, the message is acked, with ``message.result`` if that was set. If
+    it raises, the message is nacked with the exception's name and text, and the exception propagates. If it is cancelled, the
+    message is released. A message that was settled inside the block does not change.
     """
 
     __slots__ = ("_calls", "_heartbeat", "_timer")
@@ -59,7 +59,7 @@ class AsyncMessage(Received):
         await self._settle(("release",))
 
     async def extend(self, lease_ms: int | None = None) -> None:
-        """Let the lease end ``lease_ms`` from now; None: its original length. Raises LeaseLost if the lease has ended."""
+        """Extend the lease to ``lease_ms`` from now; None: its original length. Raises LeaseLost if the lease has ended."""
         length = lease_ms if lease_ms is not None else self._lease.lease_ms
         if length is None:
             raise Invalid("lease_ms: required, because the original length of this lease is unknown")

@@ -110,7 +110,7 @@ class AsyncQueue:
         all were tried; with ``"return"`` it is in the ``Added`` of its message.
 
         At a rate limit the call waits as the server asks, as often as ``retries`` allows without progress; the remaining messages
-        then get the limit's error. Any other error is raised at once, with a note on how many messages had been sent.
+        then get the limit's error. Any other error is raised immediately, with a note on how many messages had been sent.
         """
         adds = self.ordered_adds(
             priority=priority, delay_ms=delay_ms, ttl_ms=ttl_ms, group=group, attributes=attributes,
@@ -294,7 +294,7 @@ class AsyncQueue:
         return await self._session.request("PUT", self._path, QueueReply, changes)
 
     async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> QueueReply:
-        """Suspend the queue like a tenant: it accepts no messages and delivers none. For platform administrators."""
+        """Suspend the queue like a tenant: refuse adds and polls. For platform administrators."""
         body = SuspendRequest(reason=reason, mode=mode)
         return await self._session.request("PUT", f"{self._path}/suspension", QueueReply, body)
 
@@ -316,7 +316,7 @@ class AsyncQueue:
         return await self._session.request("POST", f"{self._path}/resume", QueueReply)
 
     async def delete(self, *, confirm: str, reason: str, force: bool = False) -> None:
-        """Start deleting the queue. It is gone once its leases are settled, or at once with ``force``."""
+        """Start deleting the queue. It disappears once its leases are settled, or immediately with ``force``."""
         body = DestroyRequest(confirm=confirm, reason=reason, force=force)
         await self._session.request("DELETE", self._path, NoneType, body, repeatable=False)
 
@@ -357,7 +357,7 @@ class AsyncSnapshots:
 
 
 class AsyncFleet:
-    """One queue name in many tenants, for workers that serve them all in fair turns."""
+    """One queue name in many tenants, for workers that serve all of them fairly."""
 
     def __init__(self, registry: QueueRegistry, queue: str, tenants: Sequence[str] | None) -> None:
         self.queue = check_queue_name(queue)

@@ -59,9 +59,9 @@ class AsyncTenant(AsyncAdminScope):
         return await self._session.request("PUT", self._path, TenantReply, changes)
 
     async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> TenantReply:
-        """Accept no new work and deliver none. Leased messages may be settled.
+        """Refuse adds and polls. Leased messages can still be settled.
 
-        With mode ``freeze`` nothing changes any more and leases are lost. With ``fill`` parts of exports can be imported.
+        Mode ``freeze`` stops all changes, and leases are lost. Mode ``fill`` allows imports of export parts.
         """
         body = SuspendRequest(reason=reason, mode=mode)
         return await self._session.request("POST", f"{self._path}/suspend", TenantReply, body)
@@ -83,7 +83,7 @@ class AsyncTenant(AsyncAdminScope):
         return await self._session.request(method, f"{self._path}/hold", TenantReply, body, repeatable=False)
 
     async def delete(self, *, confirm: str, reason: str) -> ErasureReply:
-        """Erase the tenant with everything it has and return the certificate.
+        """Erase the tenant with all its data and return the certificate.
 
         ``confirm`` is its name, ``reason`` has at least ten characters.
         """
@@ -117,11 +117,11 @@ class AsyncTenant(AsyncAdminScope):
         return await self._session.request("GET", f"{self._path}/compliance", ComplianceReply)
 
     async def residency(self) -> ResidencyReply:
-        """Return every place of its data, and whether its regions allow each."""
+        """Return every location of its data, and whether its regions allow each."""
         return await self._session.request("GET", f"{self._path}/residency", ResidencyReply)
 
     async def export(self, sink: Callable[[bytes], None], *, queue: str | None = None) -> None:
-        """Stream everything the tenant has now to ``sink``, as a tar file (see docs/reference/export-format.md).
+        """Stream all current data of the tenant to ``sink``, as a tar file (see docs/reference/export-format.md).
 
         With ``queue``, only that queue, without keys, grants and audit trail. If this raises, what ``sink`` got is incomplete.
         """
@@ -145,12 +145,12 @@ class AsyncKeyRotation:
         return await self._session.request("GET", self._path, EncryptionReply)
 
     async def rotate(self) -> EncryptionReply:
-        """Create a new data key, which encrypts from now on. Stored messages stay readable."""
+        """Create a new data key for new messages. Stored messages stay readable."""
         target = f"{self._path}/rotate"
         return await self._session.request("POST", target, EncryptionReply, repeatable=False)
 
     async def rewrap(self) -> EncryptionReply:
-        """Wrap all data keys again with the key that is configured now. Messages are not touched."""
+        """Rewrap all data keys with the currently configured key. Messages do not change."""
         return await self._session.request("POST", f"{self._path}/rewrap", EncryptionReply)
 
 

@@ -25,8 +25,8 @@ class Dispatcher:
     """Keeps up to ``requests_max`` requests of one batcher in flight.
 
     ``start`` takes gathered calls and returns them with the coroutine that sends them; None: nothing is gathered.
-    ``refuse_all`` refuses what is gathered when the client is closed. ``maybe_done`` says whether a request that was cut off by
-    the closing may have changed something.
+    ``refuse_all`` refuses what is gathered when the client is closed. ``maybe_done`` says whether a request that
+    closing the client interrupts may have changed something.
     """
 
     def __init__(

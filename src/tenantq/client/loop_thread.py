@@ -158,6 +158,18 @@ def blocking(
     return call
 
 
+def blocking_part(
+    part: str, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+) -> Callable[Concatenate[BlockingWrapper[Any], P], R]:
+    """Like ``blocking``, for a method of an attribute of the asynchronous object."""
+
+    @functools.wraps(method)
+    def call(self: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._loop_thread.run(method(getattr(self._inner, part), *args, **kwargs))
+
+    return call
+
+
 def like(
     method: Callable[Concatenate[Any, P], object],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:

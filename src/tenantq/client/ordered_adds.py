@@ -62,7 +62,7 @@ class OrderedAdds:
             await self._send(ready)
 
     async def _send(self, batch: list[OutgoingMessage]) -> None:
-        parts = [batch]  # still to be sent, the next one last
+        parts = [batch]  # left to send, the next one last
         while parts and self._stopped is None:
             part = parts.pop()
             try:

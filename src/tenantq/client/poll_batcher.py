@@ -1,7 +1,7 @@
 """Sends concurrent polls of one queue, with one lease length, as one request and shares out the messages.
 
 Each caller gets at most ``max`` messages and waits at most ``wait_ms``. Messages for callers that were cancelled go to other waiting
-callers, or are released at once.
+callers, or are released immediately.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PollBatcher(Generic[M]):
             raise
 
     def _watch(self, until_ms: int) -> None:
-        """Set the timer for a gathered demand: requests of earlier callers may take longer than it wants to wait."""
+        """Set the timer for a gathered demand: requests of earlier callers may take longer than its wait."""
         if self._dispatcher.free <= 0 and (self._timer is None or until_ms < self._timer_ms):
             if self._timer is not None:
                 self._timer.cancel()

@@ -84,7 +84,7 @@ def new_key() -> str:
 
 
 def find_tracing() -> ClientTracing | None:
-    """Return the tracing of a new client. None unless the application has set a tracer provider, which costs nothing then."""
+    """Return the tracing of a new client; None, at no cost, unless the application has set a tracer provider."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None

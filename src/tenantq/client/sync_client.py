@@ -13,7 +13,7 @@ from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.async_queue import AsyncFleet, AsyncQueue, AsyncSnapshots
 from tenantq.client.async_tenant import AsyncGrants, AsyncKeyRotation, AsyncTenant
-from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, like
+from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, blocking_part, like
 from tenantq.client.received import Received
 from tenantq.client.settings import Settings
 from tenantq.client.values import Added, JobResult
@@ -25,9 +25,9 @@ log = logging.getLogger("tenantq.client")
 class Message(Received, BlockingWrapper[AsyncMessage]):
     """A message under lease. Settle it with one of its methods, or do the work inside ``with message``.
 
-    The block keeps the lease alive while it runs. If it succeeds, it acks with ``message.result`` if that was set. If it raises, it
-    nacks with the exception's name and text, and the exception propagates. An interrupted block (KeyboardInterrupt) releases the
-    message. A message that was settled inside the block is left alone.
+    The block keeps the lease alive while it runs. If it succeeds, the message is acked, with ``message.result`` if that was set. If
+    it raises, the message is nacked with the exception's name and text, and the exception propagates. If it is interrupted
+    (KeyboardInterrupt), the message is released. A message that was settled inside the block does not change.
     """
 
     def __init__(self, inner: AsyncMessage, loop_thread: LoopThread, owner: object = None) -> None:
@@ -57,21 +57,8 @@ class Message(Received, BlockingWrapper[AsyncMessage]):
             )  # the block's own error propagates
 
 
-class Snapshots(BlockingWrapper[AsyncSnapshots]):
-    """Snapshots of one queue."""
-
-    open = blocking(AsyncSnapshots.open)
-    read = blocking(AsyncSnapshots.read)
-    close = blocking(AsyncSnapshots.close)
-
-
 class Queue(BlockingWrapper[AsyncQueue]):
     """One queue of one tenant. Times are milliseconds."""
-
-    def __init__(self, inner: AsyncQueue, loop_thread: LoopThread, owner: object = None) -> None:
-        super().__init__(inner, loop_thread, owner)
-        snapshots = Snapshots(inner.snapshots, loop_thread, owner)
-        self.open_snapshot, self.read_snapshot, self.close_snapshot = snapshots.open, snapshots.read, snapshots.close
 
     @property
     def name(self) -> str:
@@ -102,6 +89,9 @@ class Queue(BlockingWrapper[AsyncQueue]):
     pause = blocking(AsyncQueue.pause)
     resume = blocking(AsyncQueue.resume)
     delete = blocking(AsyncQueue.delete)
+    open_snapshot = blocking_part("snapshots", AsyncSnapshots.open)
+    read_snapshot = blocking_part("snapshots", AsyncSnapshots.read)
+    close_snapshot = blocking_part("snapshots", AsyncSnapshots.close)
 
     # Iterables are consumed in the calling thread: a generator may block, or call this client itself.
 
@@ -146,7 +136,7 @@ class Queue(BlockingWrapper[AsyncQueue]):
 
 
 class Fleet(BlockingWrapper[AsyncFleet]):
-    """One queue name in many tenants, for workers that serve them all in fair turns."""
+    """One queue name in many tenants, for workers that serve all of them fairly."""
 
     @like(AsyncFleet.poll)
     def poll(self, *args: Any, **options: Any) -> list[Message]:
@@ -159,33 +149,8 @@ def _messages(source: Queue | Fleet, poll: Coroutine[Any, Any, list[AsyncMessage
     return [Message(message, thread, owner) for message in thread.run(poll)]
 
 
-class KeyRotation(BlockingWrapper[AsyncKeyRotation]):
-    """The encryption of one tenant, and its data keys."""
-
-    get = blocking(AsyncKeyRotation.get)
-    rotate = blocking(AsyncKeyRotation.rotate)
-    rewrap = blocking(AsyncKeyRotation.rewrap)
-
-
-class Grants(BlockingWrapper[AsyncGrants]):
-    """The grants of one tenant, and its revoked tokens."""
-
-    put = blocking(AsyncGrants.put)
-    delete = blocking(AsyncGrants.delete)
-    review = blocking(AsyncGrants.review)
-    list = blocking(AsyncGrants.list)
-    revoke_token = blocking(AsyncGrants.revoke_token)
-
-
 class Tenant(BlockingWrapper[AsyncTenant]):
     """One tenant by name, where the credential is granted. Times are milliseconds."""
-
-    def __init__(self, inner: AsyncTenant, loop_thread: LoopThread, owner: object = None) -> None:
-        super().__init__(inner, loop_thread, owner)
-        keys, access = KeyRotation(inner.key_rotation, loop_thread, owner), Grants(inner.access, loop_thread, owner)
-        self.encryption, self.rotate_keys, self.rewrap_keys = keys.get, keys.rotate, keys.rewrap
-        self.grants, self.grant, self.revoke_grant = access.list, access.put, access.delete
-        self.review_grant, self.revoke_token = access.review, access.revoke_token
 
     @property
     def name(self) -> str:
@@ -213,6 +178,14 @@ class Tenant(BlockingWrapper[AsyncTenant]):
     compliance = blocking(AsyncTenant.compliance)
     apply_template = blocking(AsyncTenant.apply_template)
     residency = blocking(AsyncTenant.residency)
+    encryption = blocking_part("key_rotation", AsyncKeyRotation.get)
+    rotate_keys = blocking_part("key_rotation", AsyncKeyRotation.rotate)
+    rewrap_keys = blocking_part("key_rotation", AsyncKeyRotation.rewrap)
+    grants = blocking_part("access", AsyncGrants.list)
+    grant = blocking_part("access", AsyncGrants.put)
+    revoke_grant = blocking_part("access", AsyncGrants.delete)
+    review_grant = blocking_part("access", AsyncGrants.review)
+    revoke_token = blocking_part("access", AsyncGrants.revoke_token)
     audit = blocking(AsyncTenant.audit)
     create_key = blocking(AsyncTenant.create_key)
     keys = blocking(AsyncTenant.keys)

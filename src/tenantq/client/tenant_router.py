@@ -20,7 +20,7 @@ CONNECT_MS_MAX: Final = 1_000
 AVOID_MS: Final = 60_000
 """How long an unreachable address is avoided."""
 UNAVAILABLE: Final = 503
-"""A server replies with it if it cannot reach the owner of a tenant. Another one may."""
+"""A server replies with it if it cannot reach the owner of a tenant. Another server may."""
 MISDIRECTED: Final = 421
 """A server replies with it if the tenant does not allow its region. It has changed nothing, and names the owner."""
 OWNERS_MAX: Final = 10_000
@@ -28,7 +28,6 @@ _TENANT: Final = "/v1/tenants/"
 _QUEUES: Final = "queues"
 _OWN_QUEUE: Final = "/v1/queues/"
 _OWN: Final = frozenset({"/v1/queues", "/v1/tenant"})
-
 
 Address = tuple[str, int]
 Place = tuple[str, str]
@@ -103,7 +102,7 @@ class TenantRouter:
         raise AssertionError  # the last address returns or raises
 
     def _forget(self, address: Address) -> None:
-        """Do not use an address for the next attempt, unless it is the only one."""
+        """Avoid an address for the next attempt, unless it is the only one."""
         self._owners = {place: known for place, known in self._owners.items() if known != address}
         if self._bases[self._base] == address:
             self._base = (self._base + 1) % len(self._bases)

@@ -7,6 +7,7 @@ import msgspec
 from tenantq.client.bodies import from_json, from_wire
 from tenantq.client.problems import from_item
 from tenantq.domain.message import DeadLetter, HistoryEntry
+from tenantq.domain.validation import projected
 from tenantq.errors import Invalid, TenantqError
 from tenantq.wire.kinds import WireError
 from tenantq.wire.messages import MessageFacts, PeekReply, ResultReply
@@ -100,21 +101,16 @@ class Page(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-_SAME_FIELDS = sorted(set(StoredMessage.__struct_fields__) - {"body", "hidden", "history", "dead"})
-
-
 def stored_message(facts: MessageFacts) -> StoredMessage:
     """Return a message from the server's reply."""
-    history = tuple(
-        HistoryEntry(entry.attempt, entry.at, entry.outcome, entry.reason)  # type: ignore[arg-type]  # a newer server may know more
-        for entry in facts.history
+    return projected(
+        StoredMessage,
+        facts,
+        body=from_wire(facts.body, facts.body_base64) or b"",
+        hidden=facts.body_hidden,
+        history=tuple(projected(HistoryEntry, entry) for entry in facts.history),
+        dead=projected(DeadLetter, facts.dead) if facts.dead is not None else None,
     )
-    dead = None
-    if facts.dead is not None:
-        dead = DeadLetter(facts.dead.reason, facts.dead.source, facts.dead.attempts, facts.dead.at)
-    same = {name: getattr(facts, name) for name in _SAME_FIELDS}
-    body = from_wire(facts.body, facts.body_base64) or b""
-    return StoredMessage(**same, body=body, hidden=facts.body_hidden, history=history, dead=dead)
 
 
 def page(reply: PeekReply) -> Page:
