@@ -14,11 +14,11 @@ import subprocess
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from bench.counted_loops import drive_times
 from bench.processes import TOKEN, redis, tenantq
 from bench.table import Table
 from tenantq.client import AsyncClient
 from tenantq.load.cases import make_add, make_batch_add, make_batch_cycle, make_cycle
-from tenantq.load.closed_loop import drive_times
 from tenantq.load.latencies import Latencies
 
 if TYPE_CHECKING:

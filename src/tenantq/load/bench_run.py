@@ -1,7 +1,5 @@
 """One run of ``tenantq bench``: all cases in turn on a queue of the run, and the clean-up, also after an interrupt."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math
@@ -10,14 +8,15 @@ import platform
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tenantq.client import AsyncClient, AsyncQueue
 from tenantq.domain.formatting import plural
 from tenantq.errors import Conflict, Forbidden, NotFound, TenantqError
 from tenantq.load.cases import make_add, make_batch_add, make_batch_cycle, make_cycle
-from tenantq.load.closed_loop import drive_seconds
+from tenantq.load.closed_loop import LoadCall, drive_seconds
 from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.measurement import Measurement
 from tenantq.load.neighbour import NeighbourTenants, measure
@@ -25,14 +24,11 @@ from tenantq.load.report import BenchEnvironment, BenchReport, CaseFigures, Load
 from tenantq.runtime.clock import SystemClock
 from tenantq.wire.queues import QueueReply
 
-if TYPE_CHECKING:
-    from tenantq.load.closed_loop import LoadCall
-
-    Progress = Callable[[str, float, float, int], None]
-    """Called periodically with the case, seconds so far, seconds in total, and messages so far."""
+Progress = Callable[[str, float, float, int], None]
+"""Called periodically with the case, seconds so far, seconds in total, and messages so far."""
 
 _ATTEMPTS: Final = 1_000
-"""So many attempts that no dead-letter queue is created."""
+"""Enough attempts that no dead-letter queue is created."""
 _REASON: Final = "end of a tenantq bench"
 
 Case = Literal["add", "cycle", "batch", "neighbour"]
@@ -62,9 +58,7 @@ class BenchQueue:
             await self._make()
             return
         if not self._reuse:
-            raise Conflict(
-                f"queue {name} already exists. Choose another name, or give --reuse to use it while it is empty"
-            )
+            raise Conflict(f"queue {name} already exists. Choose another name, or give --reuse if it is empty")
         held = _held(there)
         if held or there.status != "active":
             state = f"holds {plural(held, 'message')}" if held else f"is {there.status}"
@@ -200,7 +194,11 @@ class BenchRun:
                 finally:
                     left_behind += await queue.close()
             if "neighbour" in self.cases and self._continues:
-                await self._measure_neighbour(tenants)
+                async for figures in measure(self.server, tenants, self.load, self.stop, self._watching):
+                    if isinstance(figures, NeighbourRatios):
+                        self._neighbour = figures
+                    else:
+                        self._figures.append(figures)
         finally:
             left_behind += await tenants.close()
 
@@ -219,12 +217,10 @@ class BenchRun:
             if "cycle" in self.cases:
                 plan.append(_PlannedCase(f"cycle{shown}", load.in_flight, 1, coalesce, False, make_cycle))
         if "batch" in self.cases:
-            plan += [
-                _PlannedCase(f"add by {load.batch}", load.batches_in_flight, load.batch, True, True,
-                         lambda queue_of, body: make_batch_add(queue_of, body, load.batch)),
-                _PlannedCase(f"cycle by {load.batch}", load.batches_in_flight, load.batch, True, False,
-                         lambda queue_of, body: make_batch_cycle(queue_of, body, load.batch)),
-            ]  # fmt: skip
+            loops, size = load.batches_in_flight, load.batch
+            plan.append(_PlannedCase(f"add by {size}", loops, size, True, True, partial(make_batch_add, batch=size)))
+            cycle = partial(make_batch_cycle, batch=size)
+            plan.append(_PlannedCase(f"cycle by {size}", loops, size, True, False, cycle))
         return plan
 
     async def _measure_queue(self, bench_queue: BenchQueue) -> None:
@@ -250,15 +246,6 @@ class BenchRun:
             bench_queue.added(measurement.begun * planned.batch)
             self._figures.append(case_figures(planned.name, measurement))
             self.failure = measurement.failure
-
-    # ---- the neighbour ----
-
-    async def _measure_neighbour(self, tenants: NeighbourTenants) -> None:
-        async for figures in measure(self.server, tenants, self.load, self.stop, self._watching):
-            if isinstance(figures, NeighbourRatios):
-                self._neighbour = figures
-            else:
-                self._figures.append(figures)
 
     # ---- progress ----
 

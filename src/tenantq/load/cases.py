@@ -1,19 +1,14 @@
 """The calls of each case, through the SDK."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.client import AsyncQueue
 from tenantq.errors import TimedOut
-from tenantq.load.closed_loop import PartlyDoneError
+from tenantq.load.closed_loop import LoadCall, PartlyDoneError
 
-if TYPE_CHECKING:
-    from tenantq.load.closed_loop import LoadCall
-
-    QueueOf = Callable[[int], AsyncQueue]
-    """Returns the queue of a loop, by its number."""
+QueueOf = Callable[[int], AsyncQueue]
+"""Returns the queue of a loop, by its number."""
 
 _POLL_WAIT_MS: Final = 5_000
 
@@ -60,7 +55,7 @@ def make_cycle(queue_of: QueueOf, body: str) -> LoadCall:
 
 
 def make_batch_cycle(queue_of: QueueOf, body: str, batch: int) -> LoadCall:
-    """Return a call that adds a batch, leases as many messages and acks them."""
+    """Return a call that adds a batch, leases the same number of messages and acks them."""
     bodies = [body] * batch
 
     async def cycle(number: int) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tenantq.errors import LeaseLost, Limited, TenantqError, Unavailable
-from tenantq.load.latencies import Latencies
 from tenantq.load.measurement import MeasuredInterval, Measurement
 from tenantq.load.stopwatch import Stopwatch, SystemStopwatch
 
@@ -14,7 +13,7 @@ LoadCall = Callable[[int], Awaitable[int]]
 """One call by the loop with this number. Returns the number of messages."""
 
 TEMPORARY: Final = (Limited, Unavailable, LeaseLost)
-"""Errors that may not occur at the next call. Other errors end the measurement."""
+"""Errors that the next call may not get. Other errors end the measurement."""
 GRACE_S: Final = 2.0
 """Time for running calls to finish after an interrupt."""
 _PAUSE_S: Final = (0.01, 0.5)  # after a refusal: minimum and maximum
@@ -27,36 +26,6 @@ class PartlyDoneError(Exception):
         super().__init__()
         self.messages = messages
         self.error = error
-
-
-async def drive_times(
-    work: LoadCall, *, loops: int, times: int, latencies: Latencies | None = None, stopwatch: Stopwatch | None = None
-) -> Measurement:
-    """Call ``times`` times in each loop, and return when all are done. Raises what a call raises.
-
-    ``latencies`` gets the times at the end, because recording costs time as well.
-    """
-    watch = stopwatch or SystemStopwatch()
-    now, took, measurement = watch.now, list[float](), Measurement(latencies)
-
-    async def loop(number: int) -> int:
-        messages = 0
-        started = now()
-        for _ in range(times):
-            messages += await work(number)
-            ended = now()
-            took.append(ended - started)
-            started = ended
-        return messages
-
-    start = now()
-    measurement.messages = measurement.messages_total = sum(
-        await asyncio.gather(*(loop(number) for number in range(loops)))
-    )
-    measurement.interval, measurement.begun = MeasuredInterval(start, now()), loops * times
-    for seconds in took:
-        measurement.latencies.record(seconds)
-    return measurement
 
 
 async def drive_seconds(

@@ -35,8 +35,8 @@ class FloodFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a flood since its start."""
 
     at_s: float  # on the flood's own stopwatch
-    calls: int
-    messages: int
+    calls_total: int
+    messages_total: int
     refusals: dict[str, int]
     errors: dict[str, int]
     texts: dict[str, str]
@@ -59,13 +59,13 @@ class Flood:
         try:
             await self._request(msgspec.json.encode(self._settings))
         except BaseException:
-            await self._end()
+            await self.__aexit__()
             raise
         return self
 
     async def figures(self) -> FloodFigures:
         """Return the figures so far. Raises Unavailable if the process has ended."""
-        return msgspec.json.decode(await self._request(b"how far"), type=FloodFigures)
+        return msgspec.json.decode(await self._request(b"figures"), type=FloodFigures)
 
     async def _request(self, line: bytes) -> bytes:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -82,9 +82,6 @@ class Flood:
         return answer
 
     async def __aexit__(self, *_: object) -> None:
-        await self._end()
-
-    async def _end(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -127,8 +124,8 @@ def _write_figures(measurement: Measurement) -> None:
     failure: TenantqError | None = measurement.failure
     figures = FloodFigures(
         at_s=SystemStopwatch.now(),
-        calls=measurement.begun,
-        messages=measurement.messages_total,
+        calls_total=measurement.begun,
+        messages_total=measurement.messages_total,
         ended=measurement.ended,
         failure=None if failure is None else failure.message,
         **measurement.failures(),

@@ -23,8 +23,8 @@ class Latencies:
         self.count = 0
         self._exact = array("d")
         self._exact_max = exact_max
-        self._counts: list[int] | None = None  # of those beyond
-        self._longest_s = 0.0  # of those beyond
+        self._counts: list[int] | None = None  # of times after the exact ones
+        self._longest_s = 0.0  # of times after the exact ones
 
     def record(self, seconds: float) -> None:
         """Record the time of one call."""

@@ -35,8 +35,7 @@ class MeasuredInterval:
 class Measurement:
     """Counts calls. Outside the interval it counts only refusals, errors and the messages that were sent."""
 
-    def __init__(self, latencies: Latencies | None = None) -> None:
-        """Start at zero. ``latencies`` can be shared with other measurements."""
+    def __init__(self) -> None:
         self.interval = MeasuredInterval()
         self.messages = 0  # in the interval
         self.messages_total = 0  # including those outside the interval
@@ -44,7 +43,7 @@ class Measurement:
         self.refusals: Counter[str] = Counter()  # by code, from limits
         self.errors: Counter[str] = Counter()  # other errors, by code
         self.texts: dict[str, str] = {}  # the first message of each code
-        self.latencies = latencies or Latencies()
+        self.latencies = Latencies()
         self.failure: TenantqError | None = None  # the error that ended it
         self.ended: EndReason = "time"
 
@@ -56,7 +55,7 @@ class Measurement:
             self.latencies.record(took_s)
 
     def failed(self, error: TenantqError) -> None:
-        """Count a call that was refused or failed, also during the warm-up: after a refusal the caller pauses."""
+        """Count a call that was refused or failed, also during the warm-up, because a refused caller pauses."""
         self.texts.setdefault(error.code, error.message)
         (self.refusals if isinstance(error, Limited) else self.errors)[error.code] += 1
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from tenantq.client import AsyncClient
+from tenantq.domain.validation import projected
 from tenantq.errors import Forbidden, NotFound, TenantqError, Unavailable
 from tenantq.load.flood import Flood, FloodFigures, FloodSettings
 from tenantq.load.loaded_server import LoadedServer
@@ -115,27 +116,14 @@ async def _victim(client: AsyncClient, measurement: Measurement, load: LoadSetti
 
 def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
     """Return the figures of a flood between two readings, including the victim's warm-up."""
-    seconds = after.at_s - before.at_s
-    messages = after.messages - before.messages
-    return CaseFigures(
-        case=FLOOD,
-        seconds=round(seconds, 3),
-        calls=messages,
-        messages=messages,
-        messages_per_second=round(messages / seconds, 1) if messages and seconds > 0 else None,
-        errors=after.errors,
-        refusals=after.refusals,
-        calls_total=after.calls,
-        messages_total=after.messages,
-        ended=after.ended,
-        texts=after.texts,
-    )
+    seconds, messages = after.at_s - before.at_s, after.messages_total - before.messages_total
+    rate = round(messages / seconds, 1) if messages and seconds > 0 else None
+    figures = {"seconds": round(seconds, 3), "calls": messages, "messages": messages, "messages_per_second": rate}
+    return projected(CaseFigures, after, case=FLOOD, **figures)
 
 
 def _neighbour(alone: Measurement, shared: Measurement, flooded: CaseFigures) -> NeighbourRatios:
     percents = (50, 99, 100)
     times = zip(shared.latencies.percentiles(*percents), alone.latencies.percentiles(*percents), strict=True)
-    p50, p99, longest = (ratio(shared, free) for shared, free in times)
-    return NeighbourRatios(
-        p50_ratio=p50, p99_ratio=p99, max_ratio=longest, flood_per_second=flooded.messages_per_second
-    )
+    p50, p99, most = (ratio(shared, free) for shared, free in times)
+    return NeighbourRatios(p50_ratio=p50, p99_ratio=p99, max_ratio=most, flood_per_second=flooded.messages_per_second)

@@ -154,7 +154,7 @@ def compare(now: BenchReport, then: BenchReport) -> BenchReport:
     ]
     unlike = [
         *_unlike(now.load, then.load, ("in_flight", "batch", "batches_in_flight", "size", "flood_connections", "victim_per_second")),
-        *_unlike(now.environment, then.environment, ("url", "server_version", "durability", "client_version", "python", "cores", "file_system")),
+        *_unlike(now.environment, then.environment, BenchEnvironment.__struct_fields__),
     ]  # fmt: skip
     return msgspec.structs.replace(now, compared=compared, unlike=unlike)
 

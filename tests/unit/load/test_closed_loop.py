@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.counted_loops import drive_times
 from tenantq.errors import Forbidden, QuotaExceeded, RateLimited, Unavailable
-from tenantq.load.closed_loop import PartlyDoneError, drive_seconds, drive_times
+from tenantq.load.closed_loop import PartlyDoneError, drive_seconds
 from tenantq.load.measurement import Measurement
 from tests.unit.load.manual_stopwatch import ManualStopwatch
 
