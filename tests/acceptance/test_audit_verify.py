@@ -144,7 +144,7 @@ def test_rollback_is_found_with_a_known_end(stopped: Path, tmp_path: Path, capsy
         assert run(["audit", "verify", *place, *key]) == 0
         capsys.readouterr()
         assert run(["audit", "verify", *place, *key, "--known", end]) == 1
-        assert "is known but missing" in capsys.readouterr().out
+        assert "has a known hash but is missing" in capsys.readouterr().out
     seq, _, link = end.partition(":")
     assert run(["audit", "verify", "--data-dir", str(stopped), "--known", f"{seq}:{link[::-1]}"]) == 1
     assert "differs from the known hash" in capsys.readouterr().out

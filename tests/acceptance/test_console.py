@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.cli.commands.console import _run
-from tenantq.cli.connection import ServerConnection, ServerTarget
-from tenantq.client import Tls
+from tenantq.cli.connection import ServerConnection
+from tenantq.cli.profiles import Profile
 from tenantq.errors import Unavailable
 from tests.acceptance.command import COMMAND, SECONDS_MAX, call
 
@@ -62,7 +62,7 @@ def test_missing_extra_error_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     for name in [name for name in sys.modules if name.startswith("tenantq.console.app")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "textual.app", None)
-    connection = ServerConnection(ServerTarget(url="http://127.0.0.1:1", token=None, tenant=None, tls=Tls()), 1_000)
+    connection = ServerConnection(Profile(url="http://127.0.0.1:1"), 1_000)
     with pytest.raises(Unavailable, match=r"pip install '.\[console\]'"):
         asyncio.run(_run(connection, 1_000))
     assert call("console", "--json", "--url", "http://127.0.0.1:1").code == 6

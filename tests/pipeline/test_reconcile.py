@@ -125,6 +125,6 @@ async def test_a_tenant_that_has_moved_is_counted_on_all_its_shards(
         gone = {"confirm": tenants[1], "reason": "a test of moving"}
         assert (await client.request("DELETE", f"/v1/tenants/{tenants[1]}", json=gone)).is_success
     pipeline(now_ms=int(time.time() * 1_000))
-    found = reconcile(spark, lake, [], free_shards(url, name, None, tmp_path / "data"))
+    found = reconcile(spark, lake, [], free_shards(url, name, tmp_path / "data"))
     assert found.drifts == []
     assert found.queues >= 1

@@ -77,10 +77,11 @@ class CommandGroup(click.Group):
 
 
 def help_record(option: click.Option, ctx: click.Context) -> tuple[str, str]:
-    """Return the names of an option and its help. Ranges are words, and all facts are in one pair of brackets."""
+    """Return the names of an option and its help, with the default. Ranges are words, and all facts are in one pair of brackets."""
+    ctx.show_default = True
     record = option.get_help_record(ctx)
     assert record is not None
     names, text = record
     text = re.sub(r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2", text)
     text = re.sub(r"x>=([\d.]+)", r"at least \1", text)
-    return names, text.replace("]  [", "; ")
+    return names, text.replace('  [default: ""]', "").replace("]  [", "; ")

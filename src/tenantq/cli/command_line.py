@@ -32,18 +32,16 @@ _SECTIONS: Final = {
     "Explore and measure": ("console", "bench", "demo", "completion"),
 }  # fmt: skip
 _MODULES: Final = {
-    **dict.fromkeys(("ack", "nack", "release", "extend"), "commands.settle"),
-    "import": "commands.import_",
-    "migrate-from": "commands.migrate_from",
+    **dict.fromkeys(("ack", "nack", "release", "extend"), "settle"),
+    "import": "import_",
+    "migrate-from": "migrate_from",
 }
 """The modules of commands whose module is not named after the command."""
 
 
 @click.group(
     cls=CommandGroup,
-    modules={
-        name: f"tenantq.cli.{_MODULES.get(name, f'commands.{name}')}" for part in _SECTIONS.values() for name in part
-    },
+    modules={name: f"tenantq.cli.commands.{_MODULES.get(name, name)}" for part in _SECTIONS.values() for name in part},
     sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )

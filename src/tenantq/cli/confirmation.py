@@ -1,4 +1,4 @@
-"""Confirmation before something is destroyed: its name, and a reason for the journal."""
+"""Confirmation before data is destroyed: the user types its name, and a reason for the journal."""
 
 import sys
 
@@ -15,7 +15,7 @@ destroys = options(
 
 
 def confirmed_reason(what: str, name: str, *, yes: bool, reason: str | None) -> str:
-    """Return the reason once the user typed the name of what is to be destroyed, or gave ``--yes``; else end the command."""
+    """Return the reason after the user typed the name to confirm, or gave ``--yes``. Otherwise end the command."""
     if yes and reason is None:
         raise click.UsageError("--yes requires --reason.")
     if not yes:
@@ -26,7 +26,7 @@ def confirmed_reason(what: str, name: str, *, yes: bool, reason: str | None) -> 
 
 
 def confirm(what: str, name: str, *, instead: str = "--yes") -> None:
-    """Return once the user typed the name of what is to be destroyed; else end the command. Scripts give ``instead``."""
+    """Return after the user typed the name to confirm. Otherwise end the command. Scripts give ``instead``."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"No terminal to ask for confirmation. Give {instead}.")
     click.echo(f"{what}. This cannot be undone.", err=True)

@@ -12,7 +12,7 @@ from tenantq.cli.command_group import ConnectionOption
 from tenantq.cli.options import duration, options
 from tenantq.cli.output import Output, output_command
 from tenantq.cli.profiles import Profile, Profiles, load_profiles
-from tenantq.client import NO_RETRIES, AsyncClient, Client, Platform, Queue, Retries, Tenant, Tls
+from tenantq.client import NO_RETRIES, AsyncClient, Client, Platform, Queue, Retries, Tenant
 from tenantq.client.settings import URL_DEFAULT
 from tenantq.errors import BadAnswer, ConnectionFailed, Invalid, Unauthenticated
 
@@ -25,31 +25,18 @@ _OPTIONS: Final = (
     _option("--token", envvar="TENANTQ_TOKEN", show_envvar=True, metavar="TOKEN", help="API key or JWT.  [default: the profile's]"),
     _option("--profile", envvar="TENANTQ_PROFILE", show_envvar=True, metavar="NAME", help="Profile with URL and token, stored by 'tenantq profile add'."),
     _option("--tenant", envvar="TENANTQ_TENANT", show_envvar=True, metavar="NAME", help="Tenant to act on.  [default: the token's own]"),
-    _option("--timeout", "timeout_ms", type=duration, default="10s", show_default=True, help="Time limit for a reply."),
+    _option("--timeout", "timeout_ms", type=duration, default="10s", help="Time limit for a reply."),
     _option("--ca-file", metavar="FILE", help="PEM file of trusted certificate authorities, for HTTPS."),
     _option("--cert-file", metavar="FILE", help="PEM file of the client certificate, for HTTPS."),
     _option("--key-file", metavar="FILE", help="PEM file of the client certificate's key."),
 )  # fmt: skip
-_CHOOSING: Final = ("url", "token", "profile", "tenant", "ca_file", "cert_file", "key_file")
-
-
-class ServerTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The address, credential and tenant of a command."""
-
-    url: str
-    token: str | None
-    tenant: str | None
-    tls: Tls
-
-    def __repr__(self) -> str:
-        """Show the address, never the token."""
-        return f"<target {self.url}>"
+_CHOOSING: Final = ("profile", *Profile.__struct_fields__)
 
 
 class ServerConnection:
     """A client, created when it is first used, and the tenant that the command is about."""
 
-    def __init__(self, target: ServerTarget, timeout_ms: int, given: frozenset[str] = frozenset()) -> None:
+    def __init__(self, target: Profile, timeout_ms: int, given: frozenset[str] = frozenset()) -> None:
         self.target = target
         self.given = given  # options that were set by flag or environment, not by a profile or default
         self.timeout_ms = timeout_ms
@@ -59,10 +46,7 @@ class ServerConnection:
     def client(self) -> Client:
         """The client. It retries what is safe to retry."""
         if self._client is None:
-            target = self.target
-            self._client = Client(
-                target.url, target.token, timeout_ms=self.timeout_ms, retries=_RETRIES, tls=target.tls
-            )
+            self._client = self._open(self.target)
         return self._client
 
     def async_client(self) -> AsyncClient:
@@ -87,17 +71,27 @@ class ServerConnection:
             raise click.UsageError("give --tenant or --platform, not both")
         return self.client.platform()
 
-    def for_address(self, url: str, timeout_ms: int) -> Client:
-        """Return a client for another server, with the credential of a profile for that address, to be closed by the caller.
+    def open_profile(self, name: str) -> Client:
+        """Return a client for the server of a profile, to be closed by the caller."""
+        return self._open(load_profiles().get(name))
+
+    def open_url(self, url: str, token: str | None) -> Client:
+        """Return a client for another server that trusts the same authorities, to be closed by the caller."""
+        return self._open(msgspec.structs.replace(self.target, url=url, token=token))
+
+    def probe(self, url: str, timeout_ms: int) -> Client:
+        """Return a client without retries for another server, with the credential of a profile for that address.
 
         Without such a profile it uses the token that was given. The token of a profile is only for the profile's server.
+        The caller closes the client.
         """
-        for profile in load_profiles().profiles.values():
-            if profile.url.rstrip("/") == url.rstrip("/"):
-                return _client(profile, timeout_ms, Retries(count=0))
-        same = url.rstrip("/") == self.target.url.rstrip("/")
-        token = self.target.token if same or "token" in self.given else None
-        return Client(url, token, timeout_ms=timeout_ms, retries=Retries(count=0), tls=self.target.tls)
+        known = (one for one in load_profiles().profiles.values() if _same_url(one.url, url))
+        token = self.target.token if _same_url(self.target.url, url) or "token" in self.given else None
+        profile = next(known, msgspec.structs.replace(self.target, url=url, token=token))
+        return Client(profile.url, profile.token, timeout_ms=timeout_ms, retries=NO_RETRIES, tls=profile.tls)
+
+    def _open(self, target: Profile) -> Client:
+        return Client(target.url, target.token, timeout_ms=self.timeout_ms, retries=_RETRIES, tls=target.tls)
 
     def close(self) -> None:
         """Close the client."""
@@ -143,19 +137,8 @@ def server_command(
     return lambda function: declare(connected(function))
 
 
-def open_profile(name: str, timeout_ms: int) -> Client:
-    """Return a client for the server of a profile, to be closed by the caller."""
-    return _client(load_profiles().get(name), timeout_ms, _RETRIES)
-
-
-def open_url(url: str, token: str | None, like: ServerConnection) -> Client:
-    """Return a client for another server that trusts the same authorities as ``like``, to be closed by the caller."""
-    return Client(url, token, timeout_ms=like.timeout_ms, retries=_RETRIES, tls=like.target.tls)
-
-
-def _client(profile: Profile, timeout_ms: int, retries: Retries) -> Client:
-    tls = Tls(ca_file=profile.ca_file, certificate_file=profile.cert_file, key_file=profile.key_file)
-    return Client(profile.url, profile.token, timeout_ms=timeout_ms, retries=retries, tls=tls)
+def _same_url(one: str, other: str) -> bool:
+    return one.rstrip("/") == other.rstrip("/")
 
 
 def _profiles(given: Mapping[str, str | None]) -> Profiles:
@@ -168,8 +151,8 @@ def _profiles(given: Mapping[str, str | None]) -> Profiles:
         return Profiles()
 
 
-def choose(given: Mapping[str, str | None], flags: Collection[str]) -> ServerTarget:
-    """Return the target by precedence: flag, environment, profile, default. ``flags`` are the options that were given as flags.
+def choose(given: Mapping[str, str | None], flags: Collection[str]) -> Profile:
+    """Return the server and credential by precedence: flag, environment, profile, default. ``flags`` names the given flags.
 
     A profile named by a flag precedes the environment. The token of a profile is only for the profile's server, and its tenant
     only for its token.
@@ -178,16 +161,9 @@ def choose(given: Mapping[str, str | None], flags: Collection[str]) -> ServerTar
     name = given["profile"] or profiles.current
     profile = profiles.get(name) if name is not None else Profile(url=URL_DEFAULT)
     ours = {field: text for field, text in given.items() if text and ("profile" not in flags or field in flags)}
-    url = ours.get("url", profile.url)
-    if url.rstrip("/") != profile.url.rstrip("/"):
-        profile = Profile(url=url)
-    return ServerTarget(
-        url=url,
-        token=ours.get("token", profile.token),
-        tenant=ours.get("tenant", profile.tenant if "token" not in ours else None),
-        tls=Tls(
-            ca_file=ours.get("ca_file", profile.ca_file),
-            certificate_file=ours.get("cert_file", profile.cert_file),
-            key_file=ours.get("key_file", profile.key_file),
-        ),
-    )
+    ours.pop("profile", None)
+    if not _same_url(ours.get("url", profile.url), profile.url):
+        profile = Profile(url=ours["url"])
+    if "token" in ours:
+        profile = msgspec.structs.replace(profile, tenant=None)
+    return msgspec.structs.replace(profile, **ours)

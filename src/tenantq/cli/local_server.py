@@ -40,13 +40,12 @@ class LocalServer:
                 prefix="tenantq-bench-", dir=self._directory, ignore_cleanup_errors=True
             )
         except OSError as error:
-            raise Unavailable(
-                f"{self._directory}: {error.strerror}; choose another directory with --data-dir"
-            ) from error
+            why = f"{self._directory}: {error.strerror}; choose another directory with --data-dir"
+            raise Unavailable(why) from error
         try:
             self.url = await self._start(Path(self._home.name))
         except BaseException:
-            await self._end()
+            await self.__aexit__()
             raise
         return self
 
@@ -55,8 +54,7 @@ class LocalServer:
         log = home / "server.log"
         with log.open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tenantq", "serve", "--data-dir", str(home / "data"), "--http", "127.0.0.1:0",
-                "--rpc", "off",
+                sys.executable, "-m", "tenantq", "serve", "--data-dir", str(home / "data"), "--http", "127.0.0.1:0", "--rpc", "off",
                 "--durability", self._durability, "--log-level", "warning",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env={**own, _ADMIN_TOKEN: self.token},
@@ -74,9 +72,6 @@ class LocalServer:
         raise Unavailable(f"the server did not start: {said[-1] if said else 'no output'}")
 
     async def __aexit__(self, *_: object) -> None:
-        await self._end()
-
-    async def _end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()  # its data is deleted, so a clean stop is not needed
@@ -89,7 +84,7 @@ class LocalServer:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(OSError):
                 os.kill(self._process.pid, signal.SIGKILL)
-                os.waitpid(self._process.pid, 0)  # it must not write any more
+                os.waitpid(self._process.pid, 0)  # it has stopped writing then
         self._remove()
 
     def _remove(self) -> None:

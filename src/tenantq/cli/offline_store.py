@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
-from tenantq.cli.options import options
-from tenantq.cluster.layout import shard_dir
-from tenantq.errors import Unavailable
+from tenantq.cli.options import Count, options
+from tenantq.cluster.layout import numbered_dirs, shard_dir
+from tenantq.errors import Invalid, Unavailable
 from tenantq.server.remote_store import RemoteStore, open_remote
 from tenantq.store.interface import StoreReader
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.redis.settings import RedisSettings
 
-_STORE: Final = click.option(
-    "--store",
-    envvar="TENANTQ_STORE",
-    metavar="URL",
-    show_envvar=True,
-    help="Redis or PostgreSQL store to use instead of the data directory.",
+T = TypeVar("T")
+
+whole_store_options: Final = options(
+    click.option("--store", envvar="TENANTQ_STORE", metavar="URL", show_envvar=True, help="Redis or PostgreSQL store to use instead of the data directory."),
+    click.option("--store-name", default=RedisSettings().name, envvar=["TENANTQ_REDIS__NAME", "TENANTQ_POSTGRES__NAME"], metavar="NAME", help="Name of that store, the setting redis.name or postgres.name of its servers."),
+)  # fmt: skip
+store_options: Final = options(
+    whole_store_options,
+    click.option("--shard", type=Count(min=0), help="Only this shard of that store.  [default: all]"),
 )
-_STORE_NAME: Final = click.option(
-    "--store-name",
-    default=RedisSettings().name,
-    show_default=True,
-    envvar=["TENANTQ_REDIS__NAME", "TENANTQ_POSTGRES__NAME"],
-    metavar="NAME",
-    help="Name of that store, the setting redis.name or postgres.name of its servers.",
-)
-_SHARD: Final = click.option(
-    "--shard", type=click.IntRange(min=0), metavar="N", help="Only this shard of that store.  [default: all]"
-)
-store_options = options(_STORE, _STORE_NAME, _SHARD)
-whole_store_options = options(_STORE, _STORE_NAME)
 
 
 @contextmanager
@@ -54,35 +45,47 @@ def file_error(error: OSError) -> Unavailable:
     return Unavailable(f"{where}{error.strerror or error}; check the path and its permissions")
 
 
-Shards = list[tuple[str, Path, Callable[[Path], StoreReader]]]
-"""Name, local directory and opener of each."""
+def segments_option(help: str) -> Callable[[Any], Any]:
+    """Return an option for the location of exported segments. A local directory must exist."""
+
+    def check(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+        with files_to_examine():
+            if given is not None and "://" not in given and not Path(given).is_dir():
+                raise Invalid(f"segments: no such directory: {given}")
+        return given
+
+    return click.option("--segments", metavar="URL", callback=check, help=help)
 
 
-def free_shards(url: str, name: str, shard: int | None, data_dir: Path) -> Shards:
-    """Return the shards of a remote store, or one. They open read-only, unless a server owns them."""
+StoreOpener = Callable[[Path], StoreReader]
+RemoteShards = list[tuple[str, Path, StoreOpener]]
+
+
+def free_shards(url: str, name: str, data_dir: Path) -> RemoteShards:
+    """Return name, local directory and opener of each shard of a remote store. They open read-only, unless a server owns them."""
     remote = _remote(url, name)
-    return _shards(remote, shard, data_dir, remote.read_free_shard)
+    return _shards(range(_count(remote)), data_dir, remote.read_free_shard)
 
 
-def examined_shards(url: str, name: str, shard: int | None, data_dir: Path) -> Shards:
-    """Return the shards of a remote store, or one, also while servers own them."""
+def examined_shards(
+    url: str | None, name: str, shard: int | None, data_dir: Path, embedded: T
+) -> Sequence[tuple[str, Path, StoreOpener | T]]:
+    """Return the shards of a remote store, or one, or those in a data directory with the opener ``embedded``.
+
+    They open also while servers own them.
+    """
+    if url is None:
+        return [(str(number), path, embedded) for number, path in numbered_dirs(data_dir)]
     remote = _remote(url, name)
-    return _shards(remote, shard, data_dir, remote.read_shard)
+    return _shards(range(_count(remote)) if shard is None else [shard], data_dir, remote.read_shard)
 
 
 def _remote(url: str, name: str) -> RemoteStore:
     return open_remote(url, RedisSettings(name=name), PostgresSettings(name=name), "os")
 
 
-def _shards(
-    remote: RemoteStore, shard: int | None, data_dir: Path, open_shard: Callable[[Path, str], StoreReader]
-) -> Shards:
-    numbers = range(_count(remote)) if shard is None else range(shard, shard + 1)
-
-    def opener(number: int) -> Callable[[Path], StoreReader]:
-        return lambda path: open_shard(path, str(number))
-
-    return [(str(number), shard_dir(data_dir, number), opener(number)) for number in numbers]
+def _shards(numbers: Iterable[int], data_dir: Path, open_shard: Callable[..., StoreReader]) -> RemoteShards:
+    return [(str(one), shard_dir(data_dir, one), partial(open_shard, shard=str(one))) for one in numbers]
 
 
 def _count(remote: RemoteStore) -> int:

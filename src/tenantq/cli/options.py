@@ -15,6 +15,14 @@ from tenantq.runtime.clock import SystemClock
 R = TypeVar("R")
 Command = Callable[..., R]
 
+
+class Count(click.IntRange):
+    """A whole number in a range, shown as N in the help."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # as click declares it
+        return "N"
+
+
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
 LOG_LEVEL: Final = click.Choice(["debug", "info", "warning", "error"])
@@ -112,21 +120,13 @@ def shards_by_region(_context: click.Context, _parameter: click.Parameter, given
 
 # ---- options ----
 
-data_dir = click.option(
-    "--data-dir",
-    type=DIRECTORY,
-    default="./tenantq-data",
-    show_default=True,
-    envvar="TENANTQ_DATA_DIR",
-    show_envvar=True,
-    metavar="DIR",
-    help="Data directory.",
-)
+data_dir = click.option("--data-dir", type=DIRECTORY, default="./tenantq-data", envvar="TENANTQ_DATA_DIR", show_envvar=True, metavar="DIR", help="Data directory.")  # fmt: skip
 server_options = options(
     click.option("--data-dir", type=click.Path(file_okay=False), metavar="DIR", help="Data directory, created if missing.  [env var: TENANTQ_DATA_DIR; default: ./tenantq-data]"),
     click.option("--http", metavar="HOST:PORT", help="HTTP address; port 0 picks a free port.  [env var: TENANTQ_HTTP; default: 127.0.0.1:7070]"),
 )  # fmt: skip
 """Add the options of commands that start a server. Its settings have the defaults."""
+
 
 name_argument = click.argument("name")
 _ROLE_MEANINGS: Final = {
@@ -139,32 +139,22 @@ _ROLE_MEANINGS: Final = {
     "viewer": "read all but bodies",
 }
 _ROLE_HELP: Final = "; ".join(f"{role}: {_ROLE_MEANINGS[role]}" for role in ROLES)
-_GRANT: Final = (
+grant_options = options(
     click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"{_ROLE_HELP}."),
     click.option("--action", "actions", multiple=True, metavar="ACTION", help="Single action, such as peek, instead of a role; repeatable."),
     click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Limit to queues whose name matches, with * and ? as wildcards; repeatable.  [default: all]"),
     click.option("--expires", "expires_at", type=time_ahead, metavar="TIME", help="Expiry time: 2030-01-31, or 30d (from now)."),
 )  # fmt: skip
+"""Add the options that say what a key or grant allows."""
 
 
-def grant_options(command: Command[R]) -> Command[R]:
-    """Add the options that say what a key or grant allows, and pass them on as the mapping ``grant``."""
-
-    @functools.wraps(command)
-    def granting(
-        *args: Any,
-        role: str | None,
-        actions: tuple[str, ...],
-        queues: tuple[str, ...],
-        expires_at: int | None,
-        **rest: Any,
-    ) -> R:
-        if role is None and not actions:
-            raise click.UsageError("Give --role or --action.")
-        grant = {"role": role, "actions": actions, "queues": queues or ("*",), "expires_at": expires_at}
-        return command(*args, grant=grant, **rest)
-
-    return options(*_GRANT)(granting)
+def grant_of(
+    *, role: str | None, actions: tuple[str, ...], queues: tuple[str, ...], expires_at: int | None
+) -> dict[str, Any]:
+    """Return what the options of ``grant_options`` allow, as the SDK expects it."""
+    if role is None and not actions:
+        raise click.UsageError("Give --role or --action.")
+    return {"role": role, "actions": actions, "queues": queues or ("*",), "expires_at": expires_at}
 
 
 def setting_options(example: str, **own: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:

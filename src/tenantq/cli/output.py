@@ -3,7 +3,7 @@
 import functools
 import io
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
@@ -21,18 +21,21 @@ from tenantq.cli.command_group import Command, ConnectionOption
 from tenantq.cli.options import options
 from tenantq.client import StoredMessage
 from tenantq.domain.formatting import dotted, printable, show_time
+from tenantq.errors import Conflict, NotFound
 from tenantq.wire.json_bytes import text_or_base64
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantReply
 
 _GAP: Final = 2
 _FOLDED_MIN: Final = 24  # terminal columns that a wrapped last column needs
-_PANEL_WIDTH_MAX: Final = 1_000
+_PANEL_WIDTH: Final = 1_000
 _NOTHING: Final = "-"
 _encode = msgspec.json.Encoder().encode
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
-Columns = dict[str, "str | Callable[[Any], object]"]
-"""Maps the headings of a table to an attribute or a function of each item."""
+Columns = Sequence["str | tuple[str, str | Callable[[Any], object]]"]
+"""The headings of a table, each with an attribute or a function of an item. A heading alone is an attribute."""
 
 
 class Table(NamedTuple):
@@ -46,7 +49,7 @@ class Table(NamedTuple):
 class Output:
     """The result of a command: a JSON document for scripts, parts for people, and an exit code.
 
-    A part is a sentence, with a style on a terminal if it is a Text, a mapping of names to values, or a table. ``notes`` follow on stderr, for people as well.
+    A part is a sentence, with a style on a terminal if it is a Text, a mapping of names to values, or a table. ``notes`` are printed on stderr, also for people.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Output:
 def output_command(
     group: click.Group | None = None, *parameters: Callable[[Any], Any], **attributes: Any
 ) -> Callable[[Callable[..., Output]], click.Command]:
-    """Return a decorator that makes a command of a function, in ``group`` if given, with ``parameters`` and ``--json``.
+    """Return a decorator that turns a function into a command, in ``group`` if given, with ``parameters`` and ``--json``.
 
     The command prints the output that the function returns. ``attributes`` are those of click, such as the name.
     """
@@ -108,8 +111,14 @@ def _print_part(part: str | Text | Mapping[str, Any] | Table) -> None:
 
 def table(columns: Columns, items: Iterable[Any], empty: str) -> Table:
     """Return a table with one row per item."""
-    cells = [attrgetter(one) if isinstance(one, str) else one for one in columns.values()]
-    return Table(tuple(columns), [[cell(item) for cell in cells] for item in items], empty)
+    named = [(one, one.replace(" ", "_")) if isinstance(one, str) else one for one in columns]
+    cells = [attrgetter(cell) if isinstance(cell, str) else cell for _, cell in named]
+    return Table([heading for heading, _ in named], [[cell(item) for cell in cells] for item in items], empty)
+
+
+def list_output(name: str, items: Collection[Any], columns: Columns) -> Output:
+    """Return the output of a command that lists items: an object with the field ``name``, or a table."""
+    return Output({name: items}, table(columns, items, f"no {name}"))
 
 
 def time_of(attribute: str) -> Callable[[Any], str | None]:
@@ -124,21 +133,28 @@ def settings_facts(item: msgspec.Struct) -> dict[str, Any]:
     return facts | config
 
 
-def changes_made(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return a sentence about a tenant or queue whose settings were changed, then one line for each that is different."""
-    old, new = dict(dotted(before)), dict(dotted(after))
-    lines = [
-        f"{name} {_setting(old.get(name))} → {_setting(new.get(name))}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    ]
-    return [f"changed {what}", *lines] if lines else [f"{what} already has these settings"]
+def create_once(kind: str, name: str, read: Callable[[], object], create: Callable[[], object]) -> Output:
+    """Create a tenant or queue. Raises Conflict if it exists."""
+    try:
+        read()
+    except NotFound:
+        return Output(create(), f"created {kind} {name}")
+    raise Conflict(f"{kind} {name} already exists; change it with 'tenantq {kind} configure'", **{kind: name})
+
+
+def changes_output(what: str, before: TenantReply | QueueReply, after: TenantReply | QueueReply) -> Output:
+    """Return the output of a change of settings: a sentence, then one line for each setting that is different."""
+    old, new = dict(dotted(before.config)), dict(dotted(after.config))
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    lines = [f"{name} {_setting(old.get(name))} → {_setting(new.get(name))}" for name in changed]
+    return Output(after, f"changed {what}" if changed else f"{what} already has these settings", *lines)
 
 
 def _setting(value: object) -> str:
-    if value is None or value in ("", (), [], {}):
+    text, kind = _cell(value)
+    if kind == "nothing":
         return "none"
-    return f"{value:,}" if type(value) in (int, float) else _cell(value)[0]
+    return f"{value:,}" if kind == "number" else text
 
 
 def rights_of(item: Any) -> str:
@@ -162,7 +178,7 @@ def print_json_line(value: object) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a rich console on stdout or stderr. It uses colours, width and animation only on a terminal, despite the environment."""
+    """Return a rich console on stdout or stderr. It uses colors, width and animation only on a terminal, regardless of the environment."""
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, highlight=False, soft_wrap=not is_terminal, force_terminal=is_terminal)
 
@@ -230,9 +246,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 def panel(title: str, text: str) -> str:
     """Return text that must not be overlooked, such as a secret that is shown once, in a box as wide as the text."""
     drawn = io.StringIO()
-    Console(file=drawn, width=_PANEL_WIDTH_MAX).print(
-        Panel.fit(Text(text), title=title, title_align="left", box=SQUARE)
-    )
+    Console(file=drawn, width=_PANEL_WIDTH).print(Panel.fit(Text(text), title=title, title_align="left", box=SQUARE))
     return drawn.getvalue().rstrip()
 
 

@@ -8,13 +8,14 @@ from typing import Final
 import click
 import msgspec
 
+from tenantq.client import Tls
 from tenantq.errors import Invalid, NotFound
 
 _FILE: Final = "profiles.json"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server and a credential."""
+    """A server and a credential, stored by name or chosen for one command."""
 
     url: str
     token: str | None = None
@@ -22,6 +23,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ca_file: str | None = None  # PEM; trusted authorities
     cert_file: str | None = None  # PEM; the client certificate
     key_file: str | None = None  # PEM; its key
+
+    @property
+    def tls(self) -> Tls:
+        """The files as TLS settings."""
+        return Tls(ca_file=self.ca_file, certificate_file=self.cert_file, key_file=self.key_file)
 
     def __repr__(self) -> str:
         """Show the address, never the token."""

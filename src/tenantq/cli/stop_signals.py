@@ -12,7 +12,7 @@ from tenantq.cli.exit_codes import SIGNAL
 class StopSignals:
     """Handles signals from its creation, in the main thread and its event loop. As a context manager, until the end of the block.
 
-    ``last`` is called before a second signal ends the process. ``also`` are more signals that request a stop.
+    ``last`` is called before a second signal ends the process. ``also`` lists further signals that request a stop.
     """
 
     def __init__(self, *, last: Callable[[], None] | None = None, also: Collection[signal.Signals] = ()) -> None:

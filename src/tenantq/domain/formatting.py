@@ -1,7 +1,7 @@
 """Durations, times, sizes and text in the form that people read and type."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, overload
 
@@ -92,6 +92,18 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from dotted(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def nested(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return settings with dotted names as nested mappings, the reverse of ``dotted``."""
+    found: dict[str, Any] = {}
+    for name, value in settings:
+        section = found
+        *sections, last = name.split(".")
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return found
 
 
 def parse_size(text: str) -> int | None:

@@ -25,11 +25,12 @@ from tenantq.client.bodies import from_wire
 from tenantq.client.values import Added
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid, TenantqError
+from tenantq.wire.messages import WireMessage
 
 _BATCH: Final = 1_000
 _ERRORS_SHOWN: Final = 10
 _LINE_BYTES_MAX: Final = 4 << 20
-_MESSAGE_FIELDS: Final = ("priority", "delay_ms", "ttl_ms", "key", "group", "attributes", "max_attempts")
+_LINE_FIELDS: Final = frozenset(WireMessage.__struct_fields__)
 
 
 @click.command(cls=Command)
@@ -42,13 +43,7 @@ _MESSAGE_FIELDS: Final = ("priority", "delay_ms", "ttl_ms", "key", "group", "att
 @click.option("--delay", "delay_ms", type=duration, help="Delay before the first delivery.")
 @click.option("--ttl", "ttl_ms", type=duration, help="Time to live, counted from when it becomes visible.")
 @click.option("--group", metavar="TEXT", help="Message group. A group is delivered one message at a time, in order.")
-@click.option(
-    "--attribute",
-    "attributes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Attribute to send with the body; repeatable.",
-)
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Attribute to send with the body; repeatable.")  # fmt: skip
 @click.option("--max-attempts", type=int, metavar="N", help="Deliveries before the message is dead-lettered.")
 @json_option
 @connected
@@ -88,10 +83,10 @@ def add(
     added = there.add(_body(body), **given)
     if as_json:
         print_json({"id": added.id, "duplicate": added.duplicate})
-        return exit_codes.OK
-    click.echo(added.id)
-    if added.duplicate:
-        said("duplicate: a message with this key already exists")
+    else:
+        click.echo(added.id)
+        if added.duplicate:
+            said("duplicate: a message with this key already exists")
     return exit_codes.OK
 
 
@@ -115,8 +110,7 @@ def _json_message(given: dict[str, Any], line: bytes) -> NewMessage:
         raise Invalid("is nested too deeply") from error
     if not isinstance(fields, dict) or not ("body" in fields or "body_base64" in fields):
         raise Invalid("is not an object with body or body_base64")
-    unknown = set(fields) - {*_MESSAGE_FIELDS, "body", "body_base64"}
-    if unknown:
+    if unknown := fields.keys() - _LINE_FIELDS:
         raise Invalid(f"has an unknown field {min(unknown)[:80]!r}")
     body = _json_body(fields.pop("body", None), fields.pop("body_base64", None))
     return NewMessage(body=body, **{**given, **fields})
@@ -144,7 +138,7 @@ class _AddTotals:
         self.worst = exit_codes.OK
 
     def so_far(self) -> str:
-        """Return what is known if not everything was sent."""
+        """Return the counts of an incomplete run."""
         return f"added {self.added} so far; lines after {self.last_line} may not have been added"
 
     def refuse(self, line: int, error: TenantqError) -> None:
@@ -178,13 +172,8 @@ def _add_many(queue: Queue, parse: Callable[[bytes], NewMessage], *, as_json: bo
 
 
 def _send(
-    queue: Queue,
-    batch: list[tuple[int, bytes]],
-    parse: Callable[[bytes], NewMessage],
-    totals: _AddTotals,
-    *,
-    as_json: bool,
-) -> None:
+    queue: Queue, batch: list[tuple[int, bytes]], parse: Callable[[bytes], NewMessage], totals: _AddTotals, *, as_json: bool
+) -> None:  # fmt: skip
     """Send the valid lines together, and report every line in order."""
     parsed: list[NewMessage | TenantqError] = []
     for _, line in batch:
@@ -229,7 +218,7 @@ def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _progress(stream: IO[bytes]) -> AbstractContextManager[Callable[..., None]]:
-    """Return a progress bar. The size of the input is known only if it is a file."""
+    """Return a progress bar. Only a file has a known size."""
     columns = ("{task.fields[added]:,} added", BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     total = None
     if sys.stderr.isatty():

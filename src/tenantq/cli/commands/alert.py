@@ -11,14 +11,8 @@ from tenantq.domain.formatting import show_time
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.runtime.clock import SystemClock
 
-_ALERTS: Columns = {
-    "since": time_of("since"),
-    "severity": lambda one: f"{one.severity}, silenced" if one.silenced else one.severity,
-    "kind": "kind",
-    "tenant": "tenant",
-    "queue": "queue",
-    "text": "text",
-}
+_SEVERITY = ("severity", lambda one: f"{one.severity}, silenced" if one.silenced else one.severity)
+_ALERTS: Columns = [("since", time_of("since")), _SEVERITY, "kind", "tenant", "queue", "text"]
 
 
 @click.group(cls=CommandGroup)
@@ -74,11 +68,9 @@ def test(connection: ServerConnection, *, target: str | None) -> Output:
 
 @server_command(alert)
 @click.argument("name", metavar="TENANT")
-@click.option(
-    "--for", "length_ms", type=duration, metavar="DURATION", default="1h", show_default=True, help="How long."
-)
+@click.option("--for", "length_ms", type=duration, default="1h", help="How long.")
 def silence(connection: ServerConnection, *, name: str, length_ms: int) -> Output:
-    """Send no new alerts about TENANT for a while. They are still listed and journaled; those that last are sent afterwards."""
+    """Silence new alerts about TENANT for a while. They are still listed and journaled. Alerts that outlast the silence are sent then."""
     if not length_ms:
         raise click.BadParameter(
             "must be longer than 0. Use 'tenantq alert unsilence' to end a silence.", param_hint="--for"
@@ -95,7 +87,7 @@ def silence(connection: ServerConnection, *, name: str, length_ms: int) -> Outpu
 @server_command(alert)
 @click.argument("name", metavar="TENANT")
 def unsilence(connection: ServerConnection, *, name: str) -> Output:
-    """Send alerts about TENANT again."""
+    """End a silence: send alerts about TENANT again."""
     found = connection.client.tenant(name)
     found.get()
     return Output(found.configure(alerts={"silenced_until": None}), f"alerts of tenant {name} are sent again")

@@ -7,7 +7,7 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, connected
-from tenantq.cli.options import options, time_ago
+from tenantq.cli.options import Count, options, time_ago
 from tenantq.cli.output import journal_table, json_option, print_json_line, print_table
 from tenantq.domain import limits
 from tenantq.wire.tenants import AuditReply
@@ -16,7 +16,6 @@ _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "messa
 _MODULES: Final = {
     name: f"tenantq.cli.commands.audit_{name.replace('-', '_')}" for name in ("export", "verify", "verify-certificate")
 }
-
 
 conditions = options(
     click.option("--action", "actions", multiple=True, metavar="OP", help="Only this action, such as add, poll, ack, put_queue or create_key; repeatable."),
@@ -74,9 +73,7 @@ def audit() -> None:
 
 @audit.command("list")
 @conditions
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Maximum number of rows."
-)
+@click.option("--limit", type=Count(1), default=100, help="Maximum number of rows.")
 @click.option("--all", "everything", is_flag=True, help="Show all rows.")
 @click.option("--cursor", metavar="TEXT", help="Continue after the previous page.")
 @json_option

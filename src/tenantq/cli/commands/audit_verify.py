@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,15 +12,13 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
-from tenantq.cli.offline_store import examined_shards, files_to_examine, store_options
+from tenantq.cli.offline_store import StoreOpener, examined_shards, files_to_examine, segments_option, store_options
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.output import json_option, print_json_line
-from tenantq.cluster.layout import numbered_dirs
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, PublicKeys
-from tenantq.store.interface import StoreReader
 
 if TYPE_CHECKING:
     from tenantq.doctor.live_journal_check import LiveJournalCheck, LiveReport
@@ -29,27 +28,10 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
 
 
 @click.command(cls=Command)
-@click.option(
-    "--data-dir",
-    type=DIRECTORY,
-    metavar="DIR",
-    help="Data directory of a server. Verifies its journal and segments, and compares them.",
-)
-@click.option("--segments", metavar="URL", help="Segments to verify: a directory or URL, such as a copied archive.")
-@click.option(
-    "--public-key",
-    "public_keys",
-    multiple=True,
-    type=FILE,
-    metavar="FILE",
-    help="Trusted copy of the server's public key (audit_key.pub); repeat it for earlier keys.  [default: the data directory's]",
-)
-@click.option(
-    "--known",
-    multiple=True,
-    metavar="SEQ:HASH",
-    help="Record and hash that must exist, from an earlier verification or an erasure certificate.",
-)
+@click.option("--data-dir", type=DIRECTORY, metavar="DIR", help="Data directory of a server. Verifies its journal and segments, and compares them.")  # fmt: skip
+@segments_option("Segments to verify: a directory or URL, such as a copied archive.")
+@click.option("--public-key", "public_keys", multiple=True, type=FILE, help="Trusted copy of the server's public key (audit_key.pub); repeat it for earlier keys.  [default: the data directory's]")  # fmt: skip
+@click.option("--known", multiple=True, metavar="SEQ:HASH", help="Record and hash that must exist, from an earlier verification or an erasure certificate.")  # fmt: skip
 @store_options
 @json_option
 def verify(
@@ -82,18 +64,16 @@ def verify(
     if data_dir is None and segments is None:
         raise click.UsageError("Give --data-dir, --segments, or both.")
     with files_to_examine():
+        if segments is None and data_dir is not None and (data_dir / "journal").is_dir():  # something was exported
+            segments = str(data_dir / "journal")
         keys = _keys(data_dir, public_keys)
         check = _JournalCheck(segments, keys, dict(_known(text) for text in known))
-        shards: Sequence[tuple[str, Path | None, Callable[[Path], StoreReader] | None]] = [("0", data_dir, None)]
-        if data_dir is not None and store is not None:
-            shards = examined_shards(store, store_name, shard, data_dir)
-        elif data_dir is not None:
-            shards = [(str(number), path, None) for number, path in numbered_dirs(data_dir)]
-        if data_dir is not None and (len(shards) > 1 or shard):
-            shown = check.verify_shards(data_dir, shards)
+        if data_dir is None:
+            shown = check.verify_one(None, None)
         else:
-            ((_, path, open_store),) = shards
-            shown = check.verify_one(path, open_store)
+            shards = examined_shards(store, store_name, shard, data_dir, None)
+            several = len(shards) > 1 or bool(shard)
+            shown = check.verify_shards(shards) if several else check.verify_one(*shards[0][1:])
     check.compare_known()
     findings = check.findings
     shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
@@ -125,13 +105,9 @@ class _JournalCheck:
         self._known = known
         self._hashes: dict[int, set[str]] = {}  # of known records, by number
 
-    def verify_shards(
-        self, data_dir: Path, shards: Sequence[tuple[str, Path | None, Callable[[Path], StoreReader] | None]]
-    ) -> dict[str, Any]:
+    def verify_shards(self, shards: Sequence[tuple[str, Path, StoreOpener | None]]) -> dict[str, Any]:
         """Verify the journal of every shard against its part of the shared archive. Returns the figures."""
         shown: dict[str, Any] = {"shards": []}
-        if self._segments is None and (data_dir / "journal").is_dir():
-            self._segments = str(data_dir / "journal")
         for number, path, open_store in shards:
             before = len(self.findings)
             part = self.verify_one(path, open_store, shard=number)
@@ -146,18 +122,14 @@ class _JournalCheck:
         return shown
 
     def verify_one(
-        self, data_dir: Path | None, open_store: Callable[[Path], StoreReader] | None, shard: str | None = None
+        self, data_dir: Path | None, open_store: StoreOpener | None, shard: str | None = None
     ) -> dict[str, Any]:
         """Verify one journal. Returns its figures."""
         shown: dict[str, Any] = {}
-        exam = live = None
-        try:
-            exam = self._open_exam(data_dir, open_store) if data_dir is not None else None
-            archive = self._verify_archive(data_dir, exam, shard)
+        exam = self._open_exam(data_dir, open_store) if data_dir is not None else None
+        with closing(exam) if exam is not None else nullcontext():
+            archive = self._verify_archive(exam, shard)
             live = self._verify_live(exam, archive, shown) if exam is not None else None
-        finally:
-            if exam is not None:
-                exam.close()
         if archive is not None:
             shown |= {name: getattr(archive, name) for name in ("segments", "records", "rows", "last_seq", "removed")}
             for one in archive.findings:
@@ -177,13 +149,13 @@ class _JournalCheck:
         for seq, link in self._known.items():
             found = self._hashes.get(seq, set())
             if link not in found:
-                text = "differs from the known hash." if found else "is known but missing."
+                text = "differs from the known hash." if found else "has a known hash but is missing."
                 self._find("known", seq, f"Record {seq} {text}")
 
     def _find(self, where: str, seq: int | None, text: str, file: str = "") -> None:
         self.findings.append({"where": where, "seq": seq, "file": file, "text": text})
 
-    def _open_exam(self, data_dir: Path, open_store: Callable[[Path], StoreReader] | None) -> LiveJournalCheck | None:
+    def _open_exam(self, data_dir: Path, open_store: StoreOpener | None) -> LiveJournalCheck | None:
         from tenantq.doctor.live_journal_check import LiveJournalCheck  # noqa: PLC0415  # loads the engine
 
         try:
@@ -204,26 +176,16 @@ class _JournalCheck:
             self._find("store", one.seq, one.text)
         return report
 
-    def _verify_archive(
-        self, data_dir: Path | None, exam: LiveJournalCheck | None, shard: str | None
-    ) -> AuditReport | None:
-        segments = self._segments
-        if segments is None:
-            assert data_dir is not None
-            if not (data_dir / "journal").is_dir():
-                return None  # nothing was exported yet
-            segments = str(data_dir / "journal")
-        if not segments.count("://") and not Path(segments).is_dir():
-            raise Invalid(f"segments: no such directory: {segments}")
+    def _verify_archive(self, exam: LiveJournalCheck | None, shard: str | None) -> AuditReport | None:
+        if self._segments is None:
+            return None
         try:
             from tenantq.journal.verify import AuditFinding, verify_segments  # noqa: PLC0415  # needs pyarrow, an extra
         except ImportError as error:
-            raise Invalid(
-                "segments: reading them requires pyarrow: run pip install '.[parquet]' in the checkout"
-            ) from error
+            raise Invalid("segments: pyarrow is missing; run pip install '.[parquet]' in the checkout") from error
         first = exam.first_seq - 1 if exam is not None else None
         report = verify_segments(
-            open_target(segments),
+            open_target(self._segments),
             self._keys,
             links_from=first,
             known=self._known,
@@ -231,7 +193,7 @@ class _JournalCheck:
             running=exam is not None and exam.is_running,
         )
         if exam is None and not report.segments and not report.findings:  # an empty archive must not look clean
-            report.findings.append(AuditFinding("", 1, segments, "No segments found."))
+            report.findings.append(AuditFinding("", 1, self._segments, "No segments found."))
         return report
 
 

@@ -15,9 +15,7 @@ from tenantq.journal.signing import PublicKey
 
 @output_command(name="verify-certificate")
 @click.argument("file", type=click.File("rb"))
-@click.option(
-    "--public-key", type=FILE, required=True, metavar="FILE", help="Public key of the server (audit_key.pub)."
-)
+@click.option("--public-key", type=FILE, required=True, help="Public key of the server (audit_key.pub).")
 def verify_certificate(file: BinaryIO, public_key: Path) -> Output:
     """Verify the signature of an erasure certificate, offline. FILE '-' is stdin."""
     key = PublicKey.load(public_key)

@@ -11,16 +11,18 @@ from tenantq.backup.restore import Restored, parts_of, restore_server
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.offline_store import segments_option
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.cli.output import Columns, Output, output_command, table, time_of
+from tenantq.cli.output import Columns, Output, list_output, output_command, time_of
 from tenantq.cli.progress import byte_bar
 from tenantq.domain.formatting import plural
-from tenantq.errors import Invalid, NotFound
+from tenantq.errors import NotFound
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey
 
-_from_option = click.option("--from", "source", type=DIRECTORY, required=True, metavar="DIR", help="Backup directory.")
+_key_option = click.option("--public-key", type=FILE, help="Public key of the server, to check the backup's signature.")
+_from_option = click.option("--from", "source", type=DIRECTORY, metavar="DIR", required=True, help="Backup directory.")
 
 
 @click.group(cls=CommandGroup)
@@ -43,15 +45,9 @@ def create(connection: ServerConnection, *, name: str | None, no_segments: bool)
 @server_command(backup, name="list")
 def list_backups(connection: ServerConnection) -> Output:
     """List the backups in the server's backup directory."""
-    backups = connection.client.backups()
-    columns: Columns = {
-        "name": "name",
-        "created": time_of("created_at"),
-        "last record": "last_seq",
-        "bytes": "size",
-        "problem": "error",
-    }
-    return Output({"backups": backups}, table(columns, backups, "no backups"))
+    created = ("created", time_of("created_at"))
+    columns: Columns = ["name", created, ("last record", "last_seq"), ("bytes", "size"), ("problem", "error")]
+    return list_output("backups", connection.client.backups(), columns)
 
 
 @server_command(backup)
@@ -67,7 +63,7 @@ def test(connection: ServerConnection, *, name: str | None) -> Output:
     if name is None:
         whole = [one for one in connection.client.backups() if not one.error]
         if not whole:
-            raise NotFound("no backups. Create one with tenantq backup create.")
+            raise NotFound("no backups; create one with 'tenantq backup create'")
         name = max(whole, key=lambda one: one.created_at or 0).name
     found = connection.client.test_backup(name)
     verdict = "restored and checked" if found.ok else f"the restore failed: {found.text}"
@@ -76,9 +72,7 @@ def test(connection: ServerConnection, *, name: str | None) -> Output:
 
 @output_command(backup)
 @_from_option
-@click.option(
-    "--public-key", type=FILE, metavar="FILE", help="Public key of the server, to check the backup's signature."
-)
+@_key_option
 def verify(source: Path, public_key: Path | None) -> Output:
     """Verify every file of a backup against its hash, and that no journal record is missing, offline."""
     key = PublicKey.load(public_key) if public_key is not None else None
@@ -97,22 +91,11 @@ def verify(source: Path, public_key: Path | None) -> Output:
 @output_command(backup)
 @_from_option
 @data_dir_option
-@click.option(
-    "--audit-key", type=FILE, metavar="FILE", help="Private audit key of the server, to keep signing with it."
-)
-@click.option(
-    "--key-maker",
-    type=FILE,
-    metavar="FILE",
-    help="File key_maker of the server, so that existing API keys can still sign SQS requests.",
-)
-@click.option(
-    "--public-key", type=FILE, metavar="FILE", help="Public key of the server, to check the backup's signature."
-)
-@click.option(
-    "--data-keys", type=FILE, metavar="FILE", help="Wrapped data keys.  [default: the file next to the backup]"
-)
-@click.option("--segments", metavar="URL", help="Location of the exported journal, if the backup does not contain it.")
+@click.option("--audit-key", type=FILE, help="Private audit key of the server, to keep signing with it.")
+@click.option("--key-maker", type=FILE, help="File key_maker of the server, so that existing API keys can still sign SQS requests.")  # fmt: skip
+@_key_option
+@click.option("--data-keys", type=FILE, help="Wrapped data keys.  [default: the file next to the backup]")
+@segments_option("Location of the exported journal, if the backup does not contain it.")
 def restore(
     source: Path, data_dir: Path, *, public_key: Path | None, segments: str | None, **files: Path | None
 ) -> Output:  # fmt: skip
@@ -121,8 +104,6 @@ def restore(
     The backup is verified first and the result is checked by the doctor. The directory must be empty or missing. A failed
     restore leaves nothing behind.
     """
-    if segments is not None and "://" not in segments and not Path(segments).is_dir():
-        raise Invalid(f"segments: no such directory: {segments}")
     with byte_bar() as bar:
         restored = restore_server(
             source,

@@ -1,10 +1,12 @@
 """``tenantq bench``: measure a server, and the effect of a noisy neighbour."""
 
 import asyncio
+import contextlib
 import ipaddress
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from tenantq.cli.commands.bench_output import notes, print_report
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.local_server import LocalServer, file_system
-from tenantq.cli.options import FILE, byte_size, duration
+from tenantq.cli.options import FILE, Count, byte_size, duration
 from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import seconds_bar
 from tenantq.cli.stop_signals import StopSignals
@@ -26,7 +28,7 @@ from tenantq.client.batcher import BYTES_MAX
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
 from tenantq.errors import TenantqError
-from tenantq.load.bench_run import CASES, DEFAULT_CASES, BenchRun, Case
+from tenantq.load.bench_run import CASES, DEFAULT_CASES, BenchRun
 from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.report import BenchReport, LoadSettings, compare, load_report
 
@@ -36,54 +38,30 @@ _OWN: Final = LoadSettings()
 
 
 @click.command(cls=Command)
-@click.option(
-    "--case",
-    "cases",
-    type=click.Choice([*CASES, "all"]),
-    multiple=True,
-    help="What to measure; repeatable.  [default: add, cycle, batch]",
-)
+@click.option("--case", "cases", type=click.Choice([*CASES, "all"]), multiple=True, help="What to measure; repeatable.  [default: add, cycle, batch]")  # fmt: skip
 @click.option("--local", is_flag=True, help="Start a temporary server on loopback, measure it and remove it.")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="With --local: directory on the disk to measure. Temporary data is created in it.  [default: .]",
-)
-@click.option(
-    "--durability", type=click.Choice(["fsync", "os"]), help="With --local: durability of replies.  [default: fsync]"
-)
-@click.option("--in-flight", type=click.IntRange(1, _IN_FLIGHT_MAX), metavar="N", default=_OWN.in_flight, show_default=True, help="Concurrent callers, for single messages.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(2, limits.BATCH_MESSAGES_MAX), metavar="N", default=_OWN.batch, show_default=True, help="Messages per batch.")  # fmt: skip
-@click.option("--batches", type=click.IntRange(1, 64), metavar="N", default=_OWN.batches_in_flight, show_default=True, help="Concurrent batches.")  # fmt: skip
-@click.option("--size", type=byte_size, metavar="BYTES", default=str(_OWN.size), show_default=True, help="Body size.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3_600), metavar="SECONDS", default=_OWN.seconds, show_default=True, help="Measured time per case.")  # fmt: skip
-@click.option("--warm-up", "warm_up_ms", type=duration, default="1s", show_default=True, help="Warm-up time per case.")  # fmt: skip
-@click.option("--coalesce", type=click.Choice(sorted(_COALESCE)), default="on", show_default=True, help="Combine concurrent calls into one request, as the SDK does.")  # fmt: skip
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DIR", help="With --local: directory on the disk to measure. Temporary data is created in it.  [default: .]")  # fmt: skip
+@click.option("--durability", type=click.Choice(["fsync", "os"]), help="With --local: durability of replies.  [default: fsync]")  # fmt: skip
+@click.option("--in-flight", type=Count(1, _IN_FLIGHT_MAX), default=_OWN.in_flight, help="Concurrent callers, for single messages.")  # fmt: skip
+@click.option("--batch", type=Count(2, limits.BATCH_MESSAGES_MAX), default=_OWN.batch, help="Messages per batch.")  # fmt: skip
+@click.option("--batches", "batches_in_flight", type=Count(1, 64), default=_OWN.batches_in_flight, help="Concurrent batches.")  # fmt: skip
+@click.option("--size", type=byte_size, metavar="BYTES", default=str(_OWN.size), help="Body size.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3_600), metavar="SECONDS", default=_OWN.seconds, help="Measured time per case.")  # fmt: skip
+@click.option("--warm-up", "warm_up_ms", type=duration, default="1s", help="Warm-up time per case.")  # fmt: skip
+@click.option("--coalesce", type=click.Choice(sorted(_COALESCE)), default="on", help="Combine concurrent calls into one request, as the SDK does.")  # fmt: skip
 @click.option("--queue", metavar="NAME", help="Queue to create, and delete at the end.  [default: a random name]")
 @click.option("--reuse", is_flag=True, help="Use an existing, empty --queue. It is purged at the end.")
-@click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", show_default=True, help="Stop adding after this many bytes per case.")  # fmt: skip
-@click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), metavar="N", default=_OWN.flood_connections, show_default=True, help="Case neighbour: connections of the flooding tenant.")  # fmt: skip
-@click.option("--victim-rate", type=click.IntRange(1, 1_000), metavar="N", default=_OWN.victim_per_second, show_default=True, help="Case neighbour: adds per second of the other tenant.")  # fmt: skip
-@click.option("--compare", "compared", type=FILE, metavar="FILE", help="Earlier --json output to compare with.")
+@click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", help="Stop adding after this many bytes per case.")  # fmt: skip
+@click.option("--flood", "flood_connections", type=Count(1, _IN_FLIGHT_MAX), default=_OWN.flood_connections, help="Case neighbour: connections of the flooding tenant.")  # fmt: skip
+@click.option("--victim-rate", "victim_per_second", type=Count(1, 1_000), default=_OWN.victim_per_second, help="Case neighbour: adds per second of the other tenant.")  # fmt: skip
+@click.option("--compare", "compared", type=FILE, help="Earlier --json output to compare with.")
 @click.option("--yes", is_flag=True, help="Skip the prompt before loading a remote server.")
 @json_option
 @connected
 def bench(
-    connection: ServerConnection,
-    *,
-    cases: tuple[str, ...],
-    local: bool,
-    data_dir: Path | None,
-    durability: str | None,
-    queue: str | None,
-    reuse: bool,
-    coalesce: str,
-    compared: Path | None,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    connection: ServerConnection, *, cases: tuple[str, ...], local: bool, data_dir: Path | None, durability: str | None,
+    queue: str | None, reuse: bool, coalesce: str, compared: Path | None, yes: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Measure the throughput and latency of a server, through the SDK.
 
     Cases: add (single adds), cycle (add, poll, ack), batch (add and cycle in batches), neighbour (the effect of one
@@ -106,7 +84,7 @@ def bench(
     """
     load = _load(options)
     earlier = load_report(compared) if compared is not None else None
-    chosen = _chosen(cases)
+    chosen = CASES if "all" in cases else tuple(case for case in CASES if case in cases) or DEFAULT_CASES
     if reuse and queue is None:
         raise click.UsageError("--reuse requires --queue.")
     if queue is not None:
@@ -119,49 +97,32 @@ def bench(
         _confirm(connection.target.url, yes=yes)
     raise_file_limit()
 
-    def make_run(server: LoadedServer, **more: Any) -> BenchRun:
-        return BenchRun(
-            server=server, load=load, cases=chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more
-        )
-
-    if local:
-        work = _bench_local(make_run, (data_dir or Path()).resolve(), durability or "fsync", connection.timeout_ms)
-    else:
-        target = connection.target
-        server = LoadedServer(
-            url=target.url, token=target.token, tenant=target.tenant, timeout_ms=connection.timeout_ms, tls=target.tls
-        )
-        work = _bench(make_run, server)
-    report, failure, number = asyncio.run(work)
+    target, directory = connection.target, (data_dir or Path()).resolve()
+    server = LoadedServer(
+        url=target.url, token=target.token, tenant=target.tenant, timeout_ms=connection.timeout_ms, tls=target.tls
+    )
+    own = LocalServer(directory, durability or "fsync") if local else None
+    run = partial(
+        BenchRun, load=load, cases=chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse,
+        file_system=file_system(directory) if local else None,
+    )  # fmt: skip
+    report, failure, number = asyncio.run(_measured(run, server, own))
     if earlier is not None:
         report = compare(report, earlier)
     return _print_result(report, failure, number, as_json=as_json)
 
 
-BenchOutcome = tuple[BenchReport, "TenantqError | None", int]
-
-
-async def _bench(make_run: Callable[..., BenchRun], server: LoadedServer) -> BenchOutcome:
-    with StopSignals(also=(signal.SIGHUP,)) as signals:
-        return await _measured(make_run, server, signals)
-
-
-async def _bench_local(
-    make_run: Callable[..., BenchRun], directory: Path, durability: str, timeout_ms: int
-) -> BenchOutcome:
-    local = LocalServer(directory, durability)
-    with StopSignals(last=local.kill, also=(signal.SIGHUP,)) as signals:
-        async with local:
-            server = LoadedServer(url=local.url, token=local.token, timeout_ms=timeout_ms)
-            return await _measured(make_run, server, signals, file_system=file_system(directory))
-
-
 async def _measured(
-    make_run: Callable[..., BenchRun], server: LoadedServer, signals: StopSignals, **more: Any
-) -> BenchOutcome:
-    with seconds_bar() as progress:
-        run = make_run(server, stop=signals.asked, progress=progress, **more)
-        report = await run.run()
+    make_run: Callable[..., BenchRun], server: LoadedServer, own: LocalServer | None
+) -> tuple[BenchReport, TenantqError | None, int]:
+    """Return the report, why a measurement is missing, and the number of the signal that ended it. Measures ``own`` if given."""
+    with StopSignals(last=own.kill if own is not None else None, also=(signal.SIGHUP,)) as signals:
+        async with own or contextlib.nullcontext():
+            if own is not None:
+                server = LoadedServer(url=own.url, token=own.token, timeout_ms=server.timeout_ms)
+            with seconds_bar() as progress:
+                run = make_run(server=server, stop=signals.asked, progress=progress)
+                report = await run.run()
     return report, run.failure, signals.number
 
 
@@ -169,8 +130,7 @@ async def _measured(
 
 
 def _load(options: dict[str, Any]) -> LoadSettings:
-    batches, victim_rate = options.pop("batches"), options.pop("victim_rate")
-    load = LoadSettings(batches_in_flight=batches, victim_per_second=victim_rate, **options)
+    load = LoadSettings(**options)
     if not 1 <= load.size <= limits.BODY_BYTES_MAX:
         raise click.BadParameter(f"must be 1 to {limits.BODY_BYTES_MAX:,} bytes", param_hint="--size")
     if load.batch * load.size > BYTES_MAX:
@@ -180,12 +140,6 @@ def _load(options: dict[str, Any]) -> LoadSettings:
     if load.bytes_max < 1:
         raise click.BadParameter("must be at least 1", param_hint="--bytes-max")
     return load
-
-
-def _chosen(cases: tuple[str, ...]) -> tuple[Case, ...]:
-    if "all" in cases:
-        return CASES
-    return tuple(case for case in CASES if case in cases) or DEFAULT_CASES
 
 
 def _check_local() -> None:

@@ -5,31 +5,23 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.output import Columns, Output, Table, table, time_of
+from tenantq.cli.output import Columns, Output, list_output, table, time_of
 from tenantq.domain.formatting import plural
-from tenantq.wire.cluster import ClusterReply
 
-_MEMBERS: Columns = {
-    "member": "id",
-    "url": "url",
-    "region": "region",
-    "shards": "shards",
-    "load": lambda one: f"{one.load:.2f}",
-    "state": lambda one: "draining" if one.draining else "assigner" if one.assigner else "member",
-    "since": time_of("joined_at"),
-    "version": "version",
-}
-
-
-_MOVES: Columns = {
-    "tenant": "tenant",
-    "queue": "queue",
-    "from": "source",
-    "to": "target",
-    "stage": "stage",
-    "rows": "rows",
-    "problem": "problem",
-}
+_LOAD = ("load", lambda one: f"{one.load:.2f}")
+_STATE = ("state", lambda one: "draining" if one.draining else "assigner" if one.assigner else "member")
+_MEMBERS: Columns = [
+    ("member", "id"),
+    "url",
+    "region",
+    "shards",
+    _LOAD,
+    _STATE,
+    ("since", time_of("joined_at")),
+    "version",
+]
+_SHARDS: Columns = [("shard", "number"), "region", "owner", "epoch", _LOAD, "moving to"]
+_MOVES: Columns = ["tenant", "queue", ("from", "source"), ("to", "target"), "stage", "rows", "problem"]
 
 
 @click.group(cls=CommandGroup)
@@ -66,27 +58,13 @@ def status(connection: ServerConnection) -> Output:
 @server_command(cluster)
 def members(connection: ServerConnection) -> Output:
     """List the members with their shards and load."""
-    found = connection.client.platform().cluster()
-    return Output({"members": found.members}, table(_MEMBERS, found.members, "no members"))
+    return list_output("members", connection.client.platform().cluster().members, _MEMBERS)
 
 
 @server_command(cluster)
 def shards(connection: ServerConnection) -> Output:
     """List the shards with their owners and moves."""
-    found = connection.client.platform().cluster()
-    return Output({"shards": found.shards}, _shard_table(found))
-
-
-def _shard_table(found: ClusterReply) -> Table:
-    columns: Columns = {
-        "shard": "number",
-        "region": "region",
-        "owner": "owner",
-        "epoch": "epoch",
-        "load": lambda one: f"{one.load:.2f}",
-        "moving to": "moving_to",
-    }
-    return table(columns, found.shards, "no shards")
+    return list_output("shards", connection.client.platform().cluster().shards, _SHARDS)
 
 
 @server_command(cluster)
@@ -95,7 +73,7 @@ def _shard_table(found: ClusterReply) -> Table:
 def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output:
     """Hand all shards of a member over to others.
 
-    The command returns at once; see 'tenantq cluster members' for the progress. A server that is stopped drains itself.
+    Returns immediately; check progress with 'tenantq cluster members'. A stopping server drains itself.
     """
     found = connection.client.platform().drain_member(member_id, drain=not undo)
     left = next((one.shards for one in found.members if one.id == member_id), 0)
@@ -105,11 +83,11 @@ def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output
 
 @server_command(cluster)
 @click.argument("count", type=click.IntRange(1), metavar="SHARDS")
-@click.option("--dry-run", is_flag=True, help="Check the change without making it.")
+@click.option("--dry-run", is_flag=True, help="Check the change without applying it.")
 def grow(connection: ServerConnection, *, count: int, dry_run: bool) -> Output:
     """Raise the number of shards of a cluster.
 
-    Running members take the new shards over at once. Existing tenants stay where they are. The number cannot be reduced.
+    Running members take over the new shards immediately. Existing tenants do not move. The number cannot be reduced.
     """
     found = connection.client.platform().grow_cluster(count, dry_run=dry_run)
     return Output(found, f"the cluster {'would have' if dry_run else 'has'} {plural(count, 'shard')}")

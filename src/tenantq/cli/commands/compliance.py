@@ -7,15 +7,8 @@ from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Columns, Output, Table, table
 from tenantq.domain.formatting import plural
 
-_CONTROLS: Columns = {
-    "control": "control",
-    "status": lambda one: one.status.replace("_", " "),
-    "SOC 2": "soc2",
-    "GDPR": "gdpr",
-    "passed": "passed",
-    "failed": "failed",
-    "threshold": "threshold",
-}
+_STATUS = ("status", lambda one: one.status.replace("_", " "))
+_CONTROLS: Columns = ["control", _STATUS, ("SOC 2", "soc2"), ("GDPR", "gdpr"), "passed", "failed", "threshold"]
 
 
 @server_command(None)

@@ -36,20 +36,10 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(cls=Command)
-@click.option("--refresh", "refresh_ms", type=duration, default="2s", show_default=True, help="Refresh interval.")
+@click.option("--refresh", "refresh_ms", type=duration, default="2s", help="Refresh interval.")
 @click.option("--once", is_flag=True, help="Print a table of all tenants and exit.")
-@click.option(
-    "--web",
-    is_flag=False,
-    flag_value=_WEB_DEFAULT,
-    metavar="[HOST:PORT]",
-    help=f"Serve the console to browsers, by default on {_WEB_DEFAULT}. Users log in with their own tokens.",
-)
-@click.option(
-    "--web-origin",
-    metavar="URL",
-    help="Public https URL of the proxy in front of --web.  [default: http and the address]",
-)
+@click.option("--web", is_flag=False, flag_value=_WEB_DEFAULT, metavar="[HOST:PORT]", help=f"Serve the console to browsers, by default on {_WEB_DEFAULT}. Users log in with their own tokens.")  # fmt: skip
+@click.option("--web-origin", metavar="URL", help="Public https URL of the proxy in front of --web.  [default: http and the address]")  # fmt: skip
 @json_option
 @connected
 def console(

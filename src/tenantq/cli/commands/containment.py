@@ -4,17 +4,7 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.output import Columns, Output, table, time_of
-
-_CONTAINMENTS: Columns = {
-    "id": "id",
-    "action": lambda one: f"{one.action}, dry run" if one.dry_run else one.action,
-    "tenant": "tenant",
-    "principal": "principal",
-    "until": time_of("until"),
-    "alert": "alert",
-    "text": "text",
-}
+from tenantq.cli.output import Columns, Output, list_output, time_of
 
 
 @click.group(cls=CommandGroup)
@@ -28,8 +18,9 @@ def containment() -> None:
 @server_command(containment, name="list")
 def list_containments(connection: ServerConnection) -> Output:
     """List active containments, oldest first, including those of dry runs."""
-    found = connection.client.platform().containments()
-    return Output({"containments": found}, table(_CONTAINMENTS, found, "no containments"))
+    action = ("action", lambda one: f"{one.action}, dry run" if one.dry_run else one.action)
+    columns: Columns = ["id", action, "tenant", "principal", ("until", time_of("until")), "alert", "text"]
+    return list_output("containments", connection.client.platform().containments(), columns)
 
 
 @server_command(containment)

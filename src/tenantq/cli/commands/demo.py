@@ -20,7 +20,7 @@ from tenantq.cli.command_group import Command
 from tenantq.cli.commands.demo_traffic import QUEUE, WAITS_KEPT, DemoFigures, DemoTokens, Traffic, prepare
 from tenantq.cli.commands.serve import closed, keep_private, run_loop, started
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.options import server_options
+from tenantq.cli.options import Count, server_options
 from tenantq.cli.output import console
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import Invalid, TenantqError
@@ -33,7 +33,7 @@ _TOKENS_FILE: Final = "demo-tokens.json"
 
 @click.command(cls=Command)
 @server_options
-@click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.  [default: never]")
+@click.option("--seconds", type=Count(min=1), help="Stop after N seconds.  [default: never]")
 def demo(data_dir: str | None, http: str | None, *, seconds: int | None) -> int:
     """Run a server with sample traffic and show the figures of three tenants.
 
@@ -88,7 +88,7 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
 
 
 def _load_tokens(settings: ServerSettings) -> DemoTokens:
-    """Return the tokens of an earlier demo in this directory, or new ones. An administrator token in the environment precedes."""
+    """Return the tokens of an earlier demo in this directory, or new ones. An administrator token in the environment takes precedence."""
     file = Path(settings.data_dir) / _TOKENS_FILE
     try:
         tokens = msgspec.json.decode(file.read_bytes(), type=DemoTokens)

@@ -1,4 +1,4 @@
-"""Demo traffic over HTTP: one loud tenant, two quiet ones, and one worker fleet that serves them all in fair turns."""
+"""Demo traffic over HTTP: one loud tenant, two quiet ones, and one worker fleet that serves all of them fairly."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ class DemoTenant(msgspec.Struct, frozen=True):
 
     name: str
     weight: int
-    batch: int  # messages at once
+    batch: int  # messages added together
     pause_s: float  # between batches
     backlog_max: int  # it pauses at this many ready messages
     encrypted: bool = False

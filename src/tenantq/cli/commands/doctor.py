@@ -1,6 +1,6 @@
 """``tenantq doctor``: examine a store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,16 +8,14 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
 from tenantq.cli import exit_codes
-from tenantq.cli.offline_store import examined_shards, files_to_examine, store_options
+from tenantq.cli.offline_store import StoreOpener, examined_shards, files_to_examine, store_options
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Output, Table, output_command
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
-from tenantq.cluster.layout import numbered_dirs
 from tenantq.doctor.report import DoctorReport, Finding
 from tenantq.doctor.store_check import ReadDirectory, examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
 from tenantq.store.address import parse_store
-from tenantq.store.interface import StoreReader
 from tenantq.store.placement_file import read_placements
 
 
@@ -40,20 +38,15 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | N
       6  the store, or a queue of it, cannot be examined
     """
     with files_to_examine():
-        if store is not None:
-            shards = examined_shards(store, store_name, shard, data_dir)
-        else:
-            shards = [(str(number), path, open_embedded) for number, path in numbered_dirs(data_dir)]
+        shards = examined_shards(store, store_name, shard, data_dir, open_embedded)
         report = _examine(shards, lambda: read_placements(data_dir) if store is None else None)
     where = str(parse_store(store)) if store is not None else str(data_dir)
     verdict = "clean" if report.clean else plural(report.findings_total, "finding")
     hidden = report.findings_total - len(report.findings)
     rows = [(finding.kind, _place(finding), finding.text) for finding in report.findings]
+    fields = ("clean", "findings_total", "findings", "unchecked", "figures")
     return Output(
-        {
-            "data_dir": where,
-            **{name: getattr(report, name) for name in ("clean", "findings_total", "findings", "unchecked", "figures")},
-        },
+        {"data_dir": where, **{name: getattr(report, name) for name in fields}},
         msgspec.structs.asdict(report.figures),
         *([Table(("kind", "where", "finding"), rows, "")] if rows else []),
         *([f"{hidden} more findings not listed"] if hidden else []),
@@ -63,9 +56,7 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | N
     )
 
 
-def _examine(
-    shards: Sequence[tuple[str, Path, Callable[[Path], StoreReader]]], read_directory: ReadDirectory
-) -> DoctorReport:
+def _examine(shards: Sequence[tuple[str, Path, StoreOpener]], read_directory: ReadDirectory) -> DoctorReport:
     columns = (SpinnerColumn(), BAR, "{task.fields[rows]:,} rows", TimeElapsedColumn(), DESCRIPTION)
     with progress_bar(*columns, total=None, rows=0) as update:
 

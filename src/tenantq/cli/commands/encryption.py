@@ -24,12 +24,8 @@ def status(connection: ServerConnection) -> Output:
     facts = {name: value for name, value in msgspec.to_builtins(found).items() if name != "data_keys"}
     facts["rotate_every"] = show_duration(facts.pop("rotate_every_ms"))
     facts["next_rotation"] = show_time(facts.pop("next_rotation_at"))
-    columns: Columns = {
-        "data key": "number",
-        "created": time_of("created_at"),
-        "wrapped by": "key",
-        "uses reserved": "uses",
-    }
+    created = ("created", time_of("created_at"))
+    columns: Columns = [("data key", "number"), created, ("wrapped by", "key"), ("uses reserved", "uses")]
     return Output(found, facts, "", table(columns, found.data_keys, "no data keys yet"))
 
 

@@ -29,13 +29,7 @@ _NOUNS: Final = {
 
 @server_command()
 @click.argument("name", metavar="TENANT")
-@click.option(
-    "--out",
-    "place",
-    required=True,
-    metavar="FILE",
-    help="Tar file to create, or an empty directory (or a name ending in '/') for separate files.",
-)
+@click.option("--out", "place", required=True, metavar="FILE", help="Tar file to create, or an empty directory (or a name ending in '/') for separate files.")  # fmt: skip
 def export(connection: ServerConnection, *, name: str, place: str) -> Output:
     """Export a tenant: settings, queues, messages, results, audit trail, and keys and grants without secrets.
 

@@ -1,4 +1,4 @@
-"""``tenantq grant``: access of principals to a tenant, beyond what their credential brings."""
+"""``tenantq grant``: access of principals to a tenant, in addition to the rights of their credential."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.options import grant_options
-from tenantq.cli.output import Columns, Output, rights_of, table, time_of
+from tenantq.cli.options import grant_of, grant_options
+from tenantq.cli.output import Columns, Output, list_output, rights_of, time_of
 
 
 @click.group("grant", cls=CommandGroup)
@@ -21,7 +21,7 @@ def grants() -> None:
 @server_command(grants)
 @click.argument("principal")
 @grant_options
-def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) -> Output:
+def put(connection: ServerConnection, *, principal: str, **given: Any) -> Output:
     """Create or replace the grant of a principal.
 
     PRINCIPAL is key:<key id>, jwt:<subject> or cert:<name>.
@@ -29,6 +29,7 @@ def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) 
     \b
     tenantq grant put key:axbzqlkop5cpygf6 --tenant acme --role viewer
     """
+    grant = grant_of(**given)
     connection.tenant().grant(principal, **grant)
     return Output({"principal": principal, **grant}, f"granted to {principal}")
 
@@ -36,15 +37,9 @@ def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) 
 @server_command(grants, name="list")
 def list_grants(connection: ServerConnection) -> Output:
     """List a tenant's grants."""
-    found = connection.tenant().grants()
-    columns: Columns = {
-        "principal": "principal",
-        "role or actions": rights_of,
-        "queues": "queues",
-        "expires": time_of("expires_at"),
-        "reviewed": time_of("reviewed_at"),
-    }
-    return Output({"grants": found}, table(columns, found, "no grants"))
+    times = [("expires", time_of("expires_at")), ("reviewed", time_of("reviewed_at"))]
+    columns: Columns = ["principal", ("role or actions", rights_of), "queues", *times]
+    return list_output("grants", connection.tenant().grants(), columns)
 
 
 @server_command(grants)

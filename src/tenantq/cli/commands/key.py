@@ -7,8 +7,8 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.options import grant_options
-from tenantq.cli.output import Columns, Output, panel, rights_of, table, time_of
+from tenantq.cli.options import grant_of, grant_options
+from tenantq.cli.output import Columns, Output, list_output, panel, rights_of, time_of
 from tenantq.console.security_rows import key_state
 from tenantq.runtime.clock import SystemClock
 
@@ -27,7 +27,7 @@ def key() -> None:
 @grant_options
 @_platform_option("Create a platform key.")
 @click.option("--quiet", is_flag=True, help="Print only the token.")
-def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], platform: bool, quiet: bool) -> Output:
+def create(connection: ServerConnection, *, name: str, platform: bool, quiet: bool, **given: Any) -> Output:
     """Create an API key and show its token once.
 
     \b
@@ -35,7 +35,7 @@ def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], pl
     tenantq key create contractor --tenant acme --role viewer --expires 7d
     tenantq key create prometheus --platform --action metrics
     """
-    made = connection.owner(platform=platform).create_key(name, **grant)
+    made = connection.owner(platform=platform).create_key(name, **grant_of(**given))
     shown = f"This token is shown only once. Store it now:\n\n{made.token}"
     return Output(made, made.token if quiet else panel(f"key {made.key_id}", shown))
 
@@ -45,16 +45,16 @@ def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
     """List API keys, without secrets."""
     keys = connection.owner(platform=platform).keys()
     now_ms = SystemClock().wall_ms()
-    columns: Columns = {
-        "id": "key_id",
-        "name": "name",
-        "role or actions": rights_of,
-        "queues": "queues",
-        "expires": time_of("expires_at"),
-        "last used": time_of("last_used_at"),
-        "state": lambda one: key_state(one, now_ms),
-    }
-    return Output({"keys": keys}, table(columns, keys, "no keys"))
+    columns: Columns = [
+        ("id", "key_id"),
+        "name",
+        ("role or actions", rights_of),
+        "queues",
+        ("expires", time_of("expires_at")),
+        ("last used", time_of("last_used_at")),
+        ("state", lambda one: key_state(one, now_ms)),
+    ]
+    return list_output("keys", keys, columns)
 
 
 @server_command(key)

@@ -23,7 +23,7 @@ from tenantq.runtime.clock import SystemClock
 
 _OPTIONS: Final = (
     data_dir_option,
-    click.option("--keyring", "file", type=FILE, metavar="FILE", help="Keyring file.  [default: in the data directory]"),
+    click.option("--keyring", "file", type=FILE, help="Keyring file.  [default: in the data directory]"),
     click.option("--master-key-file", metavar="FILE", help="File with the 32-byte master key that unlocks the keyring."),
     click.option("--passphrase-file", metavar="FILE", help="File with the passphrase that unlocks the keyring."),
 )  # fmt: skip
@@ -79,15 +79,11 @@ def create(settings: LocalSettings) -> Output:
 @_command(name="list")
 def list_keys(settings: LocalSettings) -> Output:
     """List the keys of a keyring."""
-    keys = sorted(_open(settings).read().document.keys.items())
-    made_at = {name: key.versions[key.current].created_at for name, key in keys}
-    shown = [
-        {"name": name, "enabled": key.enabled, "version": key.current, "rotated_at": made_at[name]}
-        for name, key in keys
-    ]
-    rows = [
-        (name, key.current, show_time(made_at[name]), "enabled" if key.enabled else "disabled") for name, key in keys
-    ]
+    shown, rows = [], []
+    for name, key in sorted(_open(settings).read().document.keys.items()):
+        created_at = key.versions[key.current].created_at
+        shown.append({"name": name, "enabled": key.enabled, "version": key.current, "rotated_at": created_at})
+        rows.append((name, key.current, show_time(created_at), "enabled" if key.enabled else "disabled"))
     return Output({"keys": shown}, Table(("key", "version", "created", "state"), rows, "no keys"))
 
 

@@ -27,9 +27,7 @@ def message() -> None:
 def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
     """Show the state of a stored message."""
     document = message_fields(connection.queue(queue).get(id))
-    facts = {
-        name: value for name, value in document.items() if name not in ("history", "body") and value not in (None, {})
-    }
+    facts = {name: one for name, one in document.items() if name not in ("history", "body") and one not in (None, {})}
     for name in ("added_at", "visible_at", "expires_at", "lease_until"):
         if name in facts:
             facts[name] = show_time(facts[name])
@@ -53,9 +51,7 @@ def trace(connection: ServerConnection, *, queue: str, id: str) -> Output:
 
 @message.command()
 @_message_arguments
-@click.option(
-    "--wait", "wait_ms", type=duration, help="Maximum time to wait while it is pending.  [default: do not wait]"
-)
+@click.option("--wait", "wait_ms", type=duration, help="Maximum time to wait while it is pending.  [default: do not wait]")  # fmt: skip
 @json_option
 @connected
 def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | None, as_json: bool) -> int:
@@ -84,12 +80,11 @@ def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | 
 def remove(connection: ServerConnection, *, queue: str, ids: tuple[str, ...]) -> Output:
     """Delete messages by ID in any state. Exits with 3 if one does not exist."""
     there = connection.queue(queue)
-    removed = there.remove(*ids)
-    results = [{"id": id, "removed": one} for id, one in zip(ids, removed, strict=True)]
-    missing = [id for id, one in zip(ids, removed, strict=True) if not one]
+    results = [{"id": id, "removed": one} for id, one in zip(ids, there.remove(*ids), strict=True)]
+    missing = [str(one["id"]) for one in results if not one["removed"]]
     return Output(
         {"results": results},
-        f"removed {sum(removed)}",
+        f"removed {len(results) - len(missing)}",
         notes=[f"tenantq: {id[:80]}: {_reason_missing(there, id)} [not_found]" for id in missing],
         code=exit_codes.NOT_FOUND if missing else exit_codes.OK,
     )

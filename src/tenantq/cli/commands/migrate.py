@@ -13,7 +13,7 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.connection import ServerConnection, connected, open_profile, open_url
+from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import Table, json_option, print_json, print_table
 from tenantq.cli.progress import byte_bar
@@ -33,34 +33,13 @@ _SECRETS: Final = ("--token", "--to-token")
 @click.argument("name", metavar="TENANT")
 @click.option("--to", "profile_name", metavar="PROFILE", help="Profile of the target server.")
 @click.option("--to-url", metavar="URL", help="URL of the target server, instead of --to.")
-@click.option(
-    "--to-token",
-    envvar="TENANTQ_TO_TOKEN",
-    show_envvar=True,
-    metavar="TOKEN",
-    help="Platform administrator's token for the target.",
-)
-@click.option(
-    "--queue", "queues", multiple=True, metavar="QUEUE", help="Move only this queue and its dead letters; repeatable."
-)
+@click.option("--to-token", envvar="TENANTQ_TO_TOKEN", show_envvar=True, metavar="TOKEN", help="Platform administrator's token for the target.")  # fmt: skip
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Move only this queue and its dead letters; repeatable.")  # fmt: skip
 @click.option("--as", "new_name", metavar="NAME", help="Tenant name at the target.  [default: the same]")
 @click.option("--dry-run", is_flag=True, help="Show what would move and what prevents it, without changes.")
-@click.option(
-    "--settle",
-    "settle_ms",
-    type=duration,
-    default="30s",
-    show_default=True,
-    help="Time to wait for leases to be settled.",
-)
-@click.option(
-    "--end-leases", is_flag=True, help="End leases that last longer. Their messages are redelivered at the target."
-)
-@click.option(
-    "--new-keys",
-    is_flag=True,
-    help="Create API keys with the same names and rights at the target, and print their tokens once.",
-)
+@click.option("--settle", "settle_ms", type=duration, default="30s", help="Time to wait for leases to be settled.")
+@click.option("--end-leases", is_flag=True, help="End leases that last longer. Their messages are redelivered at the target.")  # fmt: skip
+@click.option("--new-keys", is_flag=True, help="Create API keys with the same names and rights at the target, and print their tokens once.")  # fmt: skip
 @click.option("--delete-source", is_flag=True, help="Delete the moved data at the source after cutover.")
 @click.option("--abort", is_flag=True, help="Undo a move before cutover: resume the source, empty the target.")
 @destroys
@@ -93,15 +72,15 @@ def migrate(
     """
     with ExitStack() as open_clients:
         source = Endpoint("source", connection.client, name)
-        target = None
+        client = target = None
         if profile_name is not None and to_url is None:
-            client = open_clients.enter_context(open_profile(profile_name, connection.timeout_ms))
-            target = Endpoint("target", client, new_name or name)
+            client = connection.open_profile(profile_name)
         elif to_url is not None and profile_name is None:
-            client = open_clients.enter_context(open_url(to_url, to_token, connection))
-            target = Endpoint("target", client, new_name or name)
+            client = connection.open_url(to_url, to_token)
         elif not abort or to_url is not None:
             raise click.UsageError("Give --to PROFILE, or --to-url and --to-token.")
+        if client is not None:
+            target = Endpoint("target", open_clients.enter_context(client), new_name or name)
         if abort:
             _abort(source, target, as_json=as_json)
             return

@@ -12,7 +12,7 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.options import FILE, duration
+from tenantq.cli.options import FILE, Count, duration
 from tenantq.cli.output import Output, Table
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
 from tenantq.client import Client
@@ -25,9 +25,7 @@ from tenantq.sources.spark_engine import SparkTransfer
 from tenantq.sources.transfer import Transfer, TransferReport
 
 _LOOK_AGAIN_S: Final = 1.0
-_REMAINING: Final = (
-    "{} at the source are delayed, or held by workers or an interrupted run. Run the command again later."
-)
+_REMAINING: Final = "{} at the source are delayed, or held by workers or an interrupted run. Run the command again."
 _LEASE_MS: Final = (1_000, 12 * 3_600_000)  # what SQS allows
 
 
@@ -37,46 +35,14 @@ _LEASE_MS: Final = (1_000, 12 * 3_600_000)  # what SQS allows
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--queue", metavar="QUEUE", help="Put all messages into this queue.  [default: named as at the source]")
 @click.option("--mapping", "mapping_file", type=FILE, help="TOML file that maps source queues to tenants and queues.")
-@click.option(
-    "--mode",
-    type=click.Choice(("snapshot", "drain")),
-    help="Leave the source as it is, or delete what was migrated.  [default: snapshot where possible]",
-)
-@click.option(
-    "--in-progress",
-    type=click.Choice(("ready", "keep-lease")),
-    default="ready",
-    show_default=True,
-    help="Deliver messages that a worker of the old system holds at once, or after its lease ends.",
-)
-@click.option(
-    "--first",
-    type=click.Choice(("head", "tail")),
-    default="head",
-    show_default=True,
-    help="End of a plain Redis list that is delivered next.",
-)
-@click.option("--prefix", default="bull", show_default=True, help="Prefix of BullMQ's keys.")
-@click.option(
-    "--lease",
-    "lease_ms",
-    type=duration,
-    metavar="DURATION",
-    default="5m",
-    show_default=True,
-    help="How long SQS hides messages while they are transferred, 1s to 12h.",
-)
+@click.option("--mode", type=click.Choice(("snapshot", "drain")), help="Leave the source as it is, or delete what was migrated.  [default: snapshot where possible]")  # fmt: skip
+@click.option("--in-progress", type=click.Choice(("ready", "keep-lease")), default="ready", help="Deliver messages that are leased in the old system immediately (ready), or after their leases end (keep-lease).")  # fmt: skip
+@click.option("--first", type=click.Choice(("head", "tail")), default="head", help="End of a plain Redis list that is delivered next.")  # fmt: skip
+@click.option("--prefix", default="bull", help="Prefix of BullMQ's keys.")
+@click.option("--lease", "lease_ms", type=duration, default="5m", help="How long SQS hides messages while they are transferred, 1s to 12h.")  # fmt: skip
 @click.option("--live", is_flag=True, help="Follow Queueber while it runs, and finish when it stops.")
-@click.option(
-    "--engine",
-    type=click.Choice(("local", "spark")),
-    default="local",
-    show_default=True,
-    help="Transfer in this process, or in parts on Spark.",
-)
-@click.option(
-    "--parts", type=click.IntRange(1, 10_000), metavar="N", help="Spark: parts of each queue.  [default: two per core]"
-)
+@click.option("--engine", type=click.Choice(("local", "spark")), default="local", help="Transfer in this process, or in parts on Spark.")  # fmt: skip
+@click.option("--parts", type=Count(1, 10_000), help="Spark: parts of each queue.  [default: two per core]")
 @click.option("--master", metavar="URL", help="Spark master.  [default: local[*], all cores of this machine]")
 @click.option("--dry-run", is_flag=True, help="Show what would be migrated, without changes.")
 def migrate_from(

@@ -1,5 +1,6 @@
 """``tenantq poll``: lease messages and print them."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import click
 
 from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
-from tenantq.cli.options import duration
+from tenantq.cli.options import Count, duration
 from tenantq.cli.output import body_fields, json_option, print_json_line, said
 from tenantq.client import Message, Queue
 from tenantq.domain import limits
@@ -26,46 +27,23 @@ _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
 
 @click.command(cls=Command)
 @click.argument("queue")
-@click.option(
-    "--max",
-    "limit",
-    type=click.IntRange(1, limits.BATCH_MESSAGES_MAX),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of messages.",
-)
-@click.option(
-    "--wait",
-    "wait_ms",
-    type=duration,
-    default="0ms",
-    show_default=True,
-    help="Time to wait for the first message, up to 5m.",
-)
+@click.option("--max", type=Count(1, limits.BATCH_MESSAGES_MAX), default=1, help="Maximum number of messages.")  # fmt: skip
+@click.option("--wait", "wait_ms", type=duration, default="0ms", help="Time to wait for the first message, up to 5m.")
 @click.option("--lease", "lease_ms", type=duration, help="Lease time.  [default: the queue's lease_ms]")
-@click.option(
-    "--follow",
-    is_flag=True,
-    help="Keep polling until interrupted. Survives server restarts and waits for the queue to be created.",
-)
+@click.option("--follow", is_flag=True, help="Keep polling until interrupted. Survives server restarts and waits for the queue to be created.")  # fmt: skip
 @click.option("--ack", "acks", is_flag=True, help="Ack each message after printing it.")
-@click.option(
-    "--body", "only_body", is_flag=True, help="Print only the bodies, byte for byte, each followed by a newline."
-)
+@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, byte for byte, each followed by a newline.")  # fmt: skip
 @json_option
 @connected
 def poll(
     connection: ServerConnection,
     *,
     queue: str,
-    limit: int,
-    wait_ms: int,
-    lease_ms: int | None,
     follow: bool,
     acks: bool,
     only_body: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Lease messages of a queue and print them.
 
@@ -79,10 +57,11 @@ def poll(
     if as_json and only_body:
         raise click.UsageError("Give either --json or --body, not both.")
     there = connection.queue(queue)
-    wait_ms = max(wait_ms, _FOLLOW_WAIT_MS) if follow else wait_ms
+    if follow:
+        options["wait_ms"] = max(options["wait_ms"], _FOLLOW_WAIT_MS)
+    poll_once = partial(there.poll, **options)
     insist = False  # retry only a server that was reached once
     while True:
-        poll_once = partial(there.poll, limit, wait_ms=wait_ms, lease_ms=lease_ms)
         messages = _tried(partial(_awaited, poll_once) if follow else poll_once, insist=insist)
         insist = follow
         _print_all(messages, acks=acks, only_body=only_body, as_json=as_json)
@@ -97,16 +76,10 @@ def poll(
 
 def _no_messages(queue: Queue) -> str:
     """Return that a poll found nothing, and why if the queue is paused and the credential may see that."""
-    try:
-        is_paused = queue.stats().status == "paused"
-    except TenantqError:
-        is_paused = False
-    name = queue.name
-    return (
-        f"no messages: queue {name} is paused; resume it with 'tenantq queue resume {name}'"
-        if is_paused
-        else "no messages"
-    )
+    with contextlib.suppress(TenantqError):
+        if queue.stats().status == "paused":
+            return f"no messages: queue {queue.name} is paused; resume it with 'tenantq queue resume {queue.name}'"
+    return "no messages"
 
 
 def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
@@ -178,7 +151,7 @@ def _release(messages: list[Message]) -> None:
 
 
 def _described(message: Message, *, acks: bool) -> str:
-    """Return a message as text. One that is acked at once needs no receipt."""
+    """Return a message as text. A message that is acked immediately needs no receipt."""
     facts = [f"attempt {message.attempt}", f"priority {message.priority}"]
     if message.group is not None:
         facts.append(f"group {message.group}")

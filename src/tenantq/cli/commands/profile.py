@@ -23,17 +23,13 @@ def profile() -> None:
 
 @output_command(profile)
 @name_argument
-@click.option("--url", default=URL_DEFAULT, show_default=True, metavar="URL", help="Server URL.")
+@click.option("--url", default=URL_DEFAULT, metavar="URL", help="Server URL.")
 @click.option("--token", metavar="TOKEN", help="Token; - reads it from stdin.  [default: prompt]")
 @click.option("--tenant", metavar="NAME", help="Default tenant of commands.")
-@click.option(
-    "--ca-file", type=_PEM_FILE, metavar="FILE", help="PEM file of trusted certificate authorities, for HTTPS."
-)
-@click.option("--cert-file", type=_PEM_FILE, metavar="FILE", help="PEM file of the client certificate.")
-@click.option("--key-file", type=_PEM_FILE, metavar="FILE", help="PEM file of the client certificate's key.")
-@click.option(
-    "--use", "current", is_flag=True, help="Make it the default profile. The first profile becomes the default anyway."
-)
+@click.option("--ca-file", type=_PEM_FILE, help="PEM file of trusted certificate authorities, for HTTPS.")
+@click.option("--cert-file", type=_PEM_FILE, help="PEM file of the client certificate.")
+@click.option("--key-file", type=_PEM_FILE, help="PEM file of the client certificate's key.")
+@click.option("--use", "current", is_flag=True, help="Set as the default profile. The first profile always becomes the default.")  # fmt: skip
 @click.option("--replace", is_flag=True, help="Replace an existing profile.")
 def add(*, name: str, url: str, token: str | None, current: bool, replace: bool, **rest: str | None) -> Output:
     """Store a server and a token as a profile. Unlike --token, this keeps the token out of the process list and shell history."""

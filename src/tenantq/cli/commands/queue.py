@@ -1,5 +1,6 @@
 """``tenantq queue``: create, change, inspect, pause, empty and delete queues."""
 
+from functools import partial
 from typing import Any
 
 import click
@@ -8,10 +9,18 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import duration, name_argument, setting_options
-from tenantq.cli.output import Columns, Output, changes_made, message_fields, settings_facts, table
+from tenantq.cli.output import (
+    Columns,
+    Output,
+    changes_output,
+    create_once,
+    list_output,
+    message_fields,
+    settings_facts,
+    table,
+)
 from tenantq.client import StoredMessage
 from tenantq.domain.formatting import plural, preview, printable, show_age
-from tenantq.errors import Conflict, NotFound
 from tenantq.runtime.clock import SystemClock
 from tenantq.wire.queues import QueueReply
 
@@ -33,11 +42,7 @@ def queue() -> None:
 def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Create a queue. Adding a message also creates its queue, unless the tenant forbids it."""
     found = connection.queue(name)
-    try:
-        found.stats()
-    except NotFound:
-        return Output(found.configure(**changes), f"created queue {name}")
-    raise Conflict(f"queue {name} already exists; change it with 'tenantq queue configure'", queue=name)
+    return create_once("queue", name, found.stats, partial(found.configure, **changes))
 
 
 @server_command(queue, name_argument, _setting_options)
@@ -46,9 +51,7 @@ def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any
     if not changes:
         raise click.UsageError("Give at least one setting to change.")
     found = connection.queue(name)
-    before = found.stats()
-    after = found.configure(**changes)
-    return Output(after, *changes_made(f"queue {name}", before.config, after.config))
+    return changes_output(f"queue {name}", found.stats(), found.configure(**changes))
 
 
 @server_command(queue, name="list")
@@ -56,14 +59,9 @@ def list_queues(connection: ServerConnection) -> Output:
     """List a tenant's queues with their counts."""
     tenant = connection.target.tenant
     queues = connection.client.queues() if tenant is None else connection.client.tenant(tenant).queues()
-    columns: Columns = {
-        **{
-            name: name.replace(" ", "_")
-            for name in ("name", "status", "ready", "delayed", "in flight", "dead", "bytes")
-        },
-        "oldest": lambda one: show_age(one.oldest_age_ms) if one.oldest_age_ms else None,
-    }
-    return Output({"queues": queues}, table(columns, queues, "no queues"))
+    oldest = ("oldest", lambda one: show_age(one.oldest_age_ms) if one.oldest_age_ms else None)
+    columns: Columns = ["name", "status", "ready", "delayed", "in flight", "dead", "bytes", oldest]
+    return list_output("queues", queues, columns)
 
 
 @server_command(queue, name_argument)
@@ -110,21 +108,15 @@ def purge(connection: ServerConnection, *, name: str, yes: bool, reason: str | N
 
 @server_command(queue)
 @name_argument
-@click.option(
-    "--max", "limit", type=int, default=10, show_default=True, metavar="N", help="Maximum number of messages."
-)
+@click.option("--max", "limit", type=int, default=10, metavar="N", help="Maximum number of messages.")
 @click.option("--cursor", metavar="TEXT", help="Continue after the previous page.")
 def peek(connection: ServerConnection, *, name: str, limit: int, cursor: str | None) -> Output:
     """Show waiting messages in delivery order, without leasing them."""
     page = connection.queue(name).peek(limit, cursor=cursor)
     now_ms = SystemClock().wall_ms()
-    columns: Columns = {
-        **{name: name for name in ("id", "state", "priority", "attempts")},
-        "age": lambda one: show_age(max(0, now_ms - one.added_at)),
-        "bytes": "size",
-        **({"reason": _dead_reason} if any(one.dead is not None for one in page.messages) else {}),
-        "body": _shown_body,
-    }
+    age = ("age", lambda one: show_age(max(0, now_ms - one.added_at)))
+    reason = [("reason", _dead_reason)] if any(one.dead is not None for one in page.messages) else []
+    columns: Columns = ["id", "state", "priority", "attempts", age, ("bytes", "size"), *reason, ("body", _shown_body)]
     document = {"messages": [message_fields(one) for one in page.messages], "cursor": page.cursor}
     more = [f"more: --cursor {page.cursor}"] if page.cursor is not None else []
     return Output(document, table(columns, page.messages, "no waiting messages"), notes=more)

@@ -1,4 +1,4 @@
-"""``tenantq redrive``: send dead letters back to the queues they came from."""
+"""``tenantq redrive``: move dead letters back to their source queues."""
 
 import time
 from typing import Any, Final

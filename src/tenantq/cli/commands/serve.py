@@ -19,7 +19,7 @@ from tenantq.cli.connection_limit import within_limit
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.offline_store import file_error
-from tenantq.cli.options import FILE, LOG_FORMAT, LOG_LEVEL, duration, server_options
+from tenantq.cli.options import FILE, LOG_FORMAT, LOG_LEVEL, Count, duration, server_options
 from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
@@ -27,6 +27,7 @@ from tenantq.cluster.addresses import opened
 from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
+from tenantq.domain.formatting import nested
 from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
 from tenantq.runtime.futures import first_of, run_until
@@ -41,7 +42,7 @@ SHARD_COMMAND: Final = (sys.executable, "-m", "tenantq.cli.shard_process")
 """Starts the process of one shard."""
 
 _YOUNG_OBJECTS: Final = 10_000
-"""New objects that start a search for cyclic garbage. Python's 700 is less than one burst of requests, which leaves none."""
+"""New objects before a garbage collection. A burst of requests exceeds Python's default of 700, but leaves no cyclic garbage."""
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _MAPPED_BYTES: Final = 2 << 20  # more than one message, in any form
 _SWITCH_S: Final = 0.000_5
@@ -50,60 +51,18 @@ _SWITCH_S: Final = 0.000_5
 
 @click.command(cls=Command)
 @server_options
-@click.option(
-    "--rpc",
-    metavar="HOST:PORT",
-    help="Cap'n Proto address; port 0 picks a free port, off disables it.  [env var: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
-)
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Store data in Redis or Valkey (redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS) or in PostgreSQL (postgresql://USER@HOST/DATABASE). Put a URL with a password into the environment or the --config file.  [env var: TENANTQ_STORE; default: the embedded store, in the data directory]",
-)
-@click.option(
-    "--shards",
-    type=click.IntRange(1, SHARDS_MAX),
-    metavar="N",
-    help="Number of shards. Each tenant belongs to one shard. The embedded store runs a process for each.  [env var: TENANTQ_SHARDS__COUNT or, with --store, TENANTQ_CLUSTER__SHARDS; default: the number in the store; for a new one 1, or with --store 64]",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, SHARDS_MAX),
-    metavar="N",
-    help="Number of processes that share the shards of a --store behind one address.  [env var: TENANTQ_CLUSTER__PROCESSES; default: 1]",
-)
-@click.option(
-    "--config", type=FILE, metavar="FILE", envvar="TENANTQ_CONFIG", show_envvar=True, help="TOML file with settings."
-)
-@click.option(
-    "--durability",
-    type=click.Choice(["fsync", "os"]),
-    help="Reply after the data is on disk (fsync), or when the operating system has it (os).  [env var: TENANTQ_SHARD__DURABILITY; default: fsync]",
-)
-@click.option("--tls-certificate", metavar="FILE", help="PEM file of the certificate and its chain. Enables HTTPS.")
-@click.option("--tls-key", metavar="FILE", help="PEM file of the certificate's key.")
-@click.option(
-    "--grace",
-    type=duration,
-    help="Time that a stop waits for requests in flight.  [env var: TENANTQ_GRACE_MS; default: 30s]",
-)
+@click.option("--rpc", metavar="HOST:PORT", help="Cap'n Proto address; port 0 picks a free port, off disables it.  [env var: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]")  # fmt: skip
+@click.option("--store", metavar="URL", help="Store data in Redis or Valkey (redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS) or in PostgreSQL (postgresql://USER@HOST/DATABASE). Put a URL with a password into the environment or the --config file.  [env var: TENANTQ_STORE; default: the embedded store, in the data directory]")  # fmt: skip
+@click.option("--shards", type=Count(1, SHARDS_MAX), help="Number of shards. Each tenant belongs to one shard. The embedded store runs a process for each.  [env var: TENANTQ_SHARDS__COUNT or, with --store, TENANTQ_CLUSTER__SHARDS; default: the number in the store; for a new one 1, or with --store 64]")  # fmt: skip
+@click.option("--processes", "cluster__processes", type=Count(1, SHARDS_MAX), help="Number of processes that share the shards of a --store behind one address.  [env var: TENANTQ_CLUSTER__PROCESSES; default: 1]")  # fmt: skip
+@click.option("--config", type=FILE, envvar="TENANTQ_CONFIG", show_envvar=True, help="TOML file with settings.")
+@click.option("--durability", "shard__durability", type=click.Choice(["fsync", "os"]), help="Reply after the data is on disk (fsync), or when the operating system has it (os).  [env var: TENANTQ_SHARD__DURABILITY; default: fsync]")  # fmt: skip
+@click.option("--tls-certificate", "tls__certificate", metavar="FILE", help="PEM file of the certificate and its chain. Enables HTTPS.")  # fmt: skip
+@click.option("--tls-key", "tls__key", metavar="FILE", help="PEM file of the certificate's key.")
+@click.option("--grace", "grace_ms", type=duration, help="Time that a stop waits for requests in flight.  [env var: TENANTQ_GRACE_MS; default: 30s]")  # fmt: skip
 @click.option("--log-level", type=LOG_LEVEL, help="Lowest level to log.  [env var: TENANTQ_LOG_LEVEL; default: info]")
-@click.option(
-    "--log-format",
-    type=LOG_FORMAT,
-    help="Log format on stderr: text lines, or a JSON object per line.  [env var: TENANTQ_LOG_FORMAT; default: text]",
-)
-def serve(
-    *,
-    config: Path | None,
-    durability: str | None,
-    tls_certificate: str | None,
-    tls_key: str | None,
-    grace: int | None,
-    shards: int | None,
-    processes: int | None,
-    **flags: Any,
-) -> int:
+@click.option("--log-format", type=LOG_FORMAT, help="Log format on stderr: text lines, or a JSON object per line.  [env var: TENANTQ_LOG_FORMAT; default: text]")  # fmt: skip
+def serve(*, config: Path | None, shards: int | None, **flags: Any) -> int:
     """Run a server for HTTP and Cap'n Proto clients.
 
     Settings come from flags, environment variables (TENANTQ_...) and a TOML file, in this order of precedence.
@@ -121,39 +80,33 @@ def serve(
       7    cannot start: a shard to be removed still has tenants
       128+ killed by a second signal; the code is 128 plus the signal number
     """
-    if durability is not None:
-        flags["shard"] = {"durability": durability}
-    if shards is not None:
-        flags["shards"] = {"count": shards}
-    cluster = {name: value for name, value in (("shards", shards), ("processes", processes)) if value is not None}
-    if cluster:
-        flags["cluster"] = cluster
-    tls = {name: file for name, file in (("certificate", tls_certificate), ("key", tls_key)) if file is not None}
-    if tls:
-        flags["tls"] = tls
-    settings = load_settings(config, os.environ, {**flags, "grace_ms": grace})
+    flags |= {"shards__count": shards, "cluster__shards": shards}
+    given = nested((name.replace("__", "."), value) for name, value in flags.items() if value is not None)
+    settings = load_settings(config, os.environ, given)
     set_up_logs(settings.log_level, settings.log_format)
     data_dir = Path(settings.data_dir)
     if (home := parent_of(data_dir)) is not None:
         raise Invalid(f"data_dir: {data_dir} is one shard of {home}. Serve {home} instead")
     keep_private(data_dir)
     admin_token = _admin_token()
-    if settings.store is not None:
-        settings = within_limit(settings, raise_file_limit())
-        count = settings.cluster.processes
-        return run_loop(_supervise(settings, count, admin_token) if count > 1 else _serve(settings, admin_token))
-    if settings.cluster.processes > 1:
-        raise Invalid("cluster.processes: needs a store that several processes can share. Set store, or use --shards.")
+    processes = settings.cluster.processes
+    if settings.store is None:
+        if processes > 1:
+            raise Invalid("cluster.processes: requires a store that processes can share. Set store, or use --shards.")
+        processes = _embedded_shards(data_dir, settings.shards.count)
+    settings = within_limit(settings, raise_file_limit())
+    return run_loop(_supervise(settings, processes, admin_token) if processes > 1 else _serve(settings, admin_token))
+
+
+def _embedded_shards(data_dir: Path, wanted: int | None) -> int:
+    """Return the number of shards to serve from a data directory, by default as many as it has. Removes empty shards."""
     before = shard_count(data_dir)
     check_there(data_dir)
-    count = settings.shards.count or before
+    count = wanted or before
     if count < before:
         check_empty(data_dir, count, before)
         remember_count(data_dir, count)
-    settings = within_limit(settings, raise_file_limit())
-    if count == 1:
-        return run_loop(_serve(settings, admin_token))
-    return run_loop(_supervise(settings, count, admin_token))
+    return count
 
 
 def _admin_token() -> str | None:
@@ -304,7 +257,7 @@ async def closed(server: Server | HostServer, grace_ms: int | None = None) -> in
 
 
 def show_token(token: str, url: str) -> None:
-    """Print the first administrator's token. Raises Unavailable if stdout fails, because a token that was not seen must not be valid."""
+    """Print the first administrator's token. Raises Unavailable if stdout fails, because an unseen token must not be valid."""
     lines = [
         "Administrator token with all permissions, shown only once:",
         "",

@@ -60,13 +60,9 @@ ack = _command("ack", "Ack leased messages: mark them as done.")
 nack = _command(
     "nack",
     "Return failed messages for another attempt.",
-    click.option(
-        "--delay", "delay_ms", type=duration, help="Delay before the next attempt.  [default: the queue's backoff]"
-    ),
-    click.option(
-        "--reason", default="", metavar="TEXT", help="Reason for the failure, stored in the message's history."
-    ),
-)
+    click.option("--delay", "delay_ms", type=duration, help="Delay before the next attempt.  [default: the queue's backoff]"),
+    click.option("--reason", default="", metavar="TEXT", help="Reason for the failure, stored in the message's history."),
+)  # fmt: skip
 release = _command("release", "Return messages immediately, without using up an attempt.")
 extend = _command(
     "extend",

@@ -6,15 +6,7 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Columns, Output, panel, table, time_of
 
-_SIGNUPS: Columns = {
-    "id": "id",
-    "since": time_of("created_at"),
-    "tenant": "tenant",
-    "contact": "contact",
-    "plan": "plan",
-    "from": "remote",
-    "note": "note",
-}
+_SIGNUPS: Columns = ["id", ("since", time_of("created_at")), "tenant", "contact", "plan", ("from", "remote"), "note"]
 
 
 @click.group(cls=CommandGroup)

@@ -9,27 +9,25 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.output import Columns, Output, table
+from tenantq.cli.output import Columns, Output, list_output, table, to_json
 from tenantq.domain.formatting import plural
 from tenantq.errors import NotFound
 from tenantq.wire.templates import TemplateItem
 
-_TEMPLATES: Columns = {
-    "name": "name",
-    "owner": lambda one: one.owner or "platform",
-    "queues": lambda one: len(one.queues),
-    "shared with": lambda one: ", ".join(one.shared_with),
-    "description": "description",
-}
-_APPLIED: Columns = {
-    "queue": lambda one: one.queue or "(tenant)",
-    "outcome": "outcome",
-    "changes": lambda one: one.error or ", ".join(f"{name}={value}" for name, value in one.changes.items()),
-}
+_TEMPLATES: Columns = [
+    "name",
+    ("owner", lambda one: one.owner or "platform"),
+    ("queues", lambda one: len(one.queues)),
+    "shared with",
+    "description",
+]
+_APPLIED: Columns = [
+    ("queue", lambda one: one.queue or "(tenant)"),
+    "outcome",
+    ("changes", lambda one: one.error or ", ".join(f"{name}={value}" for name, value in one.changes.items())),
+]
 _platform = click.option("--platform", is_flag=True, help="Use templates of the platform.")
-_owner = click.option(
-    "--owner", metavar="TENANT", help="Tenant that shares it. Default: the tenant's own, then the platform's."
-)
+_owner = click.option("--owner", metavar="TENANT", help="Tenant that shares it.  [default: the tenant's own, then the platform]")  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -63,8 +61,7 @@ def create(connection: ServerConnection, *, name: str, file: BinaryIO, platform:
 @_platform
 def list_templates(connection: ServerConnection, *, platform: bool) -> Output:
     """List the templates that a tenant may use, or with --platform all."""
-    found = connection.owner(platform=platform).templates()
-    return Output({"templates": found}, table(_TEMPLATES, found, "no templates"))
+    return list_output("templates", connection.owner(platform=platform).templates(), _TEMPLATES)
 
 
 @server_command(template)
@@ -74,7 +71,7 @@ def list_templates(connection: ServerConnection, *, platform: bool) -> Output:
 def show(connection: ServerConnection, *, name: str, owner: str | None, platform: bool) -> Output:
     """Show template NAME as JSON."""
     found = _find(connection, name, owner, platform=platform)
-    return Output(found, msgspec.json.format(msgspec.json.encode(found)).decode())
+    return Output(found, to_json(found))
 
 
 @server_command(template)

@@ -1,6 +1,7 @@
 """``tenantq tenant``: create, change, inspect, suspend and delete tenants."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -10,22 +11,28 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import name_argument, setting_options
-from tenantq.cli.output import Columns, Output, changes_made, settings_facts, table, time_of, to_json
+from tenantq.cli.output import (
+    Columns,
+    Output,
+    changes_output,
+    create_once,
+    list_output,
+    settings_facts,
+    table,
+    time_of,
+    to_json,
+)
 from tenantq.client import Tenant
 from tenantq.domain.formatting import show_size
-from tenantq.errors import Conflict, NotFound
+from tenantq.errors import NotFound
 
 _setting_options = setting_options(
     "quotas.backlog=1000",
     plan=click.option("--plan", metavar="NAME", help="Replace weight, quotas and rate limits with those of a plan."),
     reason=click.option("--reason", metavar="TEXT", help="Reason for the audit trail."),
-    weight=click.option(
-        "--weight", type=int, metavar="N", help="Share of the server relative to other tenants, 1 to 1000."
-    ),
-)
-_reason_option = click.option(
-    "--reason", required=True, metavar="TEXT", help="Reason for the journal, at least 10 characters."
-)
+    weight=click.option("--weight", type=int, metavar="N", help="Share of the server relative to other tenants, 1 to 1000."),
+)  # fmt: skip
+_reason_option = click.option("--reason", required=True, metavar="TEXT", help="Reason for the journal, at least 10 characters.")  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -50,11 +57,7 @@ def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) 
     tenantq tenant create acme --weight 2 --set quotas.backlog=100000 --set limits.write.ops_per_sec=500
     """
     found = _named(connection, name)
-    try:
-        found.get()
-    except NotFound:
-        return Output(found.configure(**changes), f"created tenant {name}")
-    raise Conflict(f"tenant {name} already exists; change it with 'tenantq tenant configure'", tenant=name)
+    return create_once("tenant", name, found.get, partial(found.configure, **changes))
 
 
 @server_command(tenant, name_argument, _setting_options)
@@ -63,40 +66,36 @@ def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any
     if not changes.keys() - {"reason"}:
         raise click.UsageError("Give at least one setting to change.")
     found = _named(connection, name)
-    before = found.get()
-    after = found.configure(**changes)
-    return Output(after, *changes_made(f"tenant {name}", before.config, after.config))
+    return changes_output(f"tenant {name}", found.get(), found.configure(**changes))
 
 
 @server_command(tenant, name="list")
 def list_tenants(connection: ServerConnection) -> Output:
     """List all tenants."""
-    tenants = connection.client.tenants()
-    columns: Columns = {
-        "name": "name",
-        "status": lambda one: one.status if one.hold is None else f"{one.status}, on hold",
-        "weight": lambda one: one.config.get("weight", 1),
-        "plan": lambda one: one.config.get("plan") or "",
-        "id": "id",
-        "version": "version",
-    }
-    return Output({"tenants": tenants}, table(columns, tenants, "no tenants"))
+    columns: Columns = [
+        "name",
+        ("status", lambda one: one.status if one.hold is None else f"{one.status}, on hold"),
+        ("weight", lambda one: one.config.get("weight", 1)),
+        ("plan", lambda one: one.config.get("plan") or ""),
+        "id",
+        "version",
+    ]
+    return list_output("tenants", connection.client.tenants(), columns)
 
 
 @server_command(tenant)
 def plans(connection: ServerConnection) -> Output:
     """List available plans. Define plans in the server's settings, section [plans]."""
-    found = connection.client.platform().plans()
-    columns: Columns = {
-        "name": lambda one: f"{one.name} (default)" if one.is_default else one.name,
-        "weight": lambda one: one.plan["weight"],
-        "backlog": lambda one: _limit(one.plan["quotas"]["backlog"]),
-        "stored": lambda one: _limit(one.plan["quotas"]["stored_bytes"], show_size),
-        "adds/s": lambda one: _limit(one.plan["limits"]["write"]["ops_per_sec"]),
-        "encrypted": lambda one: "yes" if one.plan["encrypted"] else "no",
-        "description": lambda one: one.plan["description"],
-    }
-    return Output({"plans": found}, table(columns, found, "no plans"))
+    columns: Columns = [
+        ("name", lambda one: f"{one.name} (default)" if one.is_default else one.name),
+        ("weight", lambda one: one.plan["weight"]),
+        ("backlog", lambda one: _limit(one.plan["quotas"]["backlog"])),
+        ("stored", lambda one: _limit(one.plan["quotas"]["stored_bytes"], show_size)),
+        ("adds/s", lambda one: _limit(one.plan["limits"]["write"]["ops_per_sec"])),
+        ("encrypted", lambda one: one.plan["encrypted"]),
+        ("description", lambda one: one.plan["description"]),
+    ]
+    return list_output("plans", connection.client.platform().plans(), columns)
 
 
 def _limit(value: int | None, text: Callable[[int], str] = "{:,}".format) -> str:
@@ -105,7 +104,7 @@ def _limit(value: int | None, text: Callable[[int], str] = "{:,}".format) -> str
 
 @server_command(tenant, click.argument("name", required=False))
 def show(connection: ServerConnection, *, name: str | None) -> Output:
-    """Show the settings of a tenant, by default of the one that --tenant or the token names."""
+    """Show the settings of a tenant, by default the tenant of --tenant or of the token."""
     found = (connection.tenant() if name is None else _named(connection, name)).get()
     return Output(found, settings_facts(found))
 
@@ -160,12 +159,6 @@ def erasures(connection: ServerConnection, *, certificate_id: str | None) -> Out
             if one.id == certificate_id:
                 return Output(one, to_json(one))
         raise NotFound(f"unknown certificate {certificate_id[:80]!r}; list them with 'tenantq tenant erasures'")
-    columns: Columns = {
-        "id": "id",
-        "tenant": "tenant",
-        "erased": time_of("erased_at"),
-        "by": "erased_by",
-        "messages": lambda one: one.counts.get("messages", 0),
-        "reason": "reason",
-    }
+    erased, messages = ("erased", time_of("erased_at")), ("messages", lambda one: one.counts.get("messages", 0))
+    columns: Columns = ["id", "tenant", erased, ("by", "erased_by"), messages, "reason"]
     return Output({"erasures": found}, table(columns, found, "no erased tenants"))

@@ -1,4 +1,4 @@
-"""``tenantq topology``: shards and regions, where a tenant belongs among them, and what another topology would move."""
+"""``tenantq topology``: shards and regions, the placement of tenants, and what another topology would move."""
 
 import time
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, open_profile, server_command
-from tenantq.cli.options import FILE, shards_by_region
+from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.options import FILE, Count, shards_by_region
 from tenantq.cli.output import Columns, Output, Table, table
 from tenantq.client import Client
 from tenantq.domain.formatting import show_time
@@ -34,7 +34,7 @@ def topology() -> None:
 def show(connection: ServerConnection) -> Output:
     """Show the shards of a server."""
     known = connection.client.topology()
-    columns: Columns = {"name": "name", "region": "region", "address": lambda one: one.address or connection.target.url}
+    columns: Columns = ["name", "region", ("address", lambda one: one.address or connection.target.url)]
     facts = {"server": known.server, "version": known.version, "format": known.format, "time": show_time(known.now)}
     return Output(known, table(columns, known.shards, "no shards"), {**facts, "encryption": known.encryption})
 
@@ -50,12 +50,12 @@ def prove(connection: ServerConnection, *, name: str) -> Output:
       7  data is in a region that the tenant does not allow
     """
     found = connection.client.tenant(name).residency()
-    columns: Columns = {
-        "data": "what",
-        "place": "where",
-        "region": lambda one: one.region or "unknown",
-        "allowed": lambda one: "yes" if one.allowed else "no",
-    }
+    columns: Columns = [
+        ("data", "what"),
+        ("place", "where"),
+        ("region", lambda one: one.region or "unknown"),
+        "allowed",
+    ]
     return Output(
         found,
         {"tenant": found.tenant, "regions": ", ".join(found.regions) or "any", "shard": ", ".join(found.shards)},
@@ -84,7 +84,7 @@ def pin(connection: ServerConnection, *, name: str, shard: int, dry_run: bool, n
 
 @server_command(topology)
 @click.argument("name", metavar="TENANT")
-@click.option("--shard", type=click.IntRange(0), metavar="SHARD", help="Shard to use. Default: the one from which the fewest tenants move.")  # fmt: skip
+@click.option("--shard", type=click.IntRange(0), metavar="SHARD", help="Shard to use.  [default: the one from which the fewest tenants move]")  # fmt: skip
 @_DRY_RUN
 @_NO_WAIT
 def dedicate(
@@ -110,7 +110,7 @@ def unpin(connection: ServerConnection, *, name: str, dry_run: bool) -> Output:
 
 @server_command(topology)
 @click.argument("name", metavar="TENANT")
-@click.argument("shards", type=click.IntRange(1), metavar="N")
+@click.argument("shards", type=Count(1))
 @_DRY_RUN
 @_NO_WAIT
 def spread(connection: ServerConnection, *, name: str, shards: int, dry_run: bool, no_wait: bool) -> Output:
@@ -149,9 +149,7 @@ def _place(connection: ServerConnection, name: str, request: PlacementRequest, *
 
 @server_command(topology)
 @click.argument("file", type=FILE)
-@click.option(
-    "--tenants", "ask", is_flag=True, help="Also check that every tenant of the server has an eligible shard."
-)
+@click.option("--tenants", "ask", is_flag=True, help="Also check that every tenant of the server has an eligible shard.")  # fmt: skip
 @click.option("--probe", is_flag=True, help="Also check that each address serves the shard named in FILE.")
 def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -> Output:
     """Check a topology file, and compare it with the servers.
@@ -186,7 +184,7 @@ def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -
 @server_command(topology)
 @click.argument("tenant_name", metavar="TENANT")
 @click.argument("queue_name", metavar="[QUEUE]", required=False)
-@click.option("--topology", "file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards.")
+@click.option("--topology", "file", required=True, type=FILE, help="TOML file with the current shards.")
 def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | None, file: Path) -> Output:
     """Show the region, shard and address of a tenant and its queues.
 
@@ -203,11 +201,9 @@ def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | N
 
 
 @server_command(topology)
-@click.option(
-    "--from", "from_file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards."
-)
-@click.option("--to", "to_file", type=FILE, metavar="FILE", help="TOML file with the new shards.")
-@click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead of --to: number of shards to add, spread over the regions.")  # fmt: skip
+@click.option("--from", "from_file", required=True, type=FILE, help="TOML file with the current shards.")
+@click.option("--to", "to_file", type=FILE, help="TOML file with the new shards.")
+@click.option("--add", type=Count(0), default=0, show_default=False, help="Instead of --to: number of shards to add, spread over the regions.")  # fmt: skip
 @click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead of --to: shards to add in a region, which may be new; repeatable.")  # fmt: skip
 @click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Read tenants from the server of this profile instead of --url; repeatable.")  # fmt: skip
 def plan(
@@ -227,13 +223,10 @@ def plan(
     for region in add_in:
         check_field("--add-in", region, OptionalRegionName)
     after = load_topology(to_file) if to_file is not None else before.grown(add, add_in)
-    tenants: list[HeldTenant] = []
-    if asked:
-        for name in asked:
-            with open_profile(name, connection.timeout_ms) as other:
-                tenants += _held(other)
-    else:
-        tenants = _held(connection.client)
+    tenants = [] if asked else _held(connection.client)
+    for name in asked:
+        with connection.open_profile(name) as other:
+            tenants += _held(other)
     for topology_ in (before, after):
         _check_homes(topology_, tenants)
     found = plan_moves(tenants, before, after)
@@ -260,9 +253,8 @@ def _probed(shard: TopologyShard, connection: ServerConnection) -> dict[str, obj
     facts: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
     if not shard.address:
         return {**facts, "state": "silent", "text": "no address in the file"}
-    client = connection.for_address(shard.address, _PROBE_MS)
     try:
-        with client:
+        with connection.probe(shard.address, _PROBE_MS) as client:
             known = client.topology().shards
     except TenantqError as error:
         return {**facts, "state": "silent", "text": f"{shard.address}: {error.message}"}

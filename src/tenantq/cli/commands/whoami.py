@@ -1,4 +1,4 @@
-"""``tenantq whoami``: the credential in use."""
+"""``tenantq whoami``: show the current credential."""
 
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Output, rights_of

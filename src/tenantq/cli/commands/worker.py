@@ -11,7 +11,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.options import LOG_FORMAT, LOG_LEVEL, duration
+from tenantq.cli.options import LOG_FORMAT, LOG_LEVEL, Count, duration
 from tenantq.client import AsyncClient
 from tenantq.errors import Invalid, TenantqError
 from tenantq.worker import Worker, load_worker
@@ -22,19 +22,12 @@ _TLS_FIELDS: Final = {"ca_file": "ca_file", "cert_file": "certificate_file", "ke
 
 @click.command(cls=Command)
 @click.argument("address", metavar="MODULE:NAME")
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, CONCURRENCY_MAX),
-    metavar="N",
-    help="Maximum number of concurrent handlers.  [default: as in the module]",
-)
+@click.option("--concurrency", type=Count(1, CONCURRENCY_MAX), help="Maximum number of concurrent handlers.  [default: as in the module]")  # fmt: skip
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Run only the task of this queue; repeatable.")
-@click.option(
-    "--drain", "drain_ms", type=duration, help="Time that a stop waits for handlers.  [default: as in the module]"
-)
+@click.option("--drain", "drain_ms", type=duration, help="Time that a stop waits for handlers.  [default: as in the module]")  # fmt: skip
 @click.option("--burst", is_flag=True, help="Stop when all queues are empty.")
-@click.option("--log-level", type=LOG_LEVEL, default="info", show_default=True, help="Lowest level to log.")
-@click.option("--log-format", type=LOG_FORMAT, default="text", show_default=True, help="Log format on stderr.")
+@click.option("--log-level", type=LOG_LEVEL, default="info", help="Lowest level to log.")
+@click.option("--log-format", type=LOG_FORMAT, default="text", help="Log format on stderr.")
 @connected
 def worker(
     connection: ServerConnection,
@@ -95,7 +88,7 @@ def _redirect(worker: Worker, connection: ServerConnection) -> None:
 
 
 def _loaded(address: str) -> Worker:
-    """Return the worker. An error in its module is raised as Invalid with its file and line, because it is not a bug of tenantq."""
+    """Return the worker. An error in its module is raised as Invalid with its file and line, because it is not a bug in tenantq."""
     try:
         return load_worker(address)
     except TenantqError:

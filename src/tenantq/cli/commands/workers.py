@@ -3,8 +3,7 @@
 import click
 
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.output import Output, Table
-from tenantq.domain.formatting import show_time
+from tenantq.cli.output import Columns, Output, table, time_of
 
 
 @server_command()
@@ -12,9 +11,6 @@ from tenantq.domain.formatting import show_time
 def workers(connection: ServerConnection, queue: str | None) -> Output:
     """List the workers that polled a tenant's queues in the last minute."""
     found = [one for one in connection.tenant().workers() if queue in {None, one.queue}]
-    rows = [
-        (one.queue, one.worker, one.principal, one.remote, one.version, show_time(one.since), show_time(one.last_seen))
-        for one in found
-    ]
-    headings = ("queue", "worker", "principal", "address", "version", "since", "last seen")
-    return Output(found, Table(headings, rows, "no workers"))
+    times = [("since", time_of("since")), ("last seen", time_of("last_seen"))]
+    columns: Columns = ["queue", "worker", "principal", ("address", "remote"), "version", *times]
+    return Output(found, table(columns, found, "no workers"))

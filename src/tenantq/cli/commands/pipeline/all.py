@@ -39,9 +39,8 @@ def all_(
         lake = options.open_lake(lake_path)
         done = report_output(run(work.open, journal, lake, wanted, work.progress.begin))
         work.progress.begin("reconcile")
-        compared = reconciliation_output(
-            reconcile(work.spark, lake, data_dirs, remote_shards(store, store_name, data_dirs))
-        )
+        remote = remote_shards(store, store_name, data_dirs)
+        compared = reconciliation_output(reconcile(work.spark, lake, data_dirs, remote))
         pages = pages_output(write_reports(work.spark, lake, out, progress=work.progress.begin))
     steps = (done, compared, pages)
     return Output(

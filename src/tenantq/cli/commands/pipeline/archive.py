@@ -16,10 +16,8 @@ _DAY_MS = 86_400_000
 @output_command()
 @options.on_lake
 @click.option("--to", "where", metavar="URL", help="Cold storage: a directory, or an fsspec URL such as s3://.")
-@click.option(
-    "--older-than", "older_ms", type=duration, metavar="DURATION", help="Archive days older than this, such as 90d."
-)
-@click.option("--rules", type=FILE, metavar="FILE", help="TOML file with retention rules per table.")
+@click.option("--older-than", "older_ms", type=duration, help="Archive days older than this, such as 90d.")
+@click.option("--rules", type=FILE, help="TOML file with retention rules per table.")
 @click.option("--restore", "back", is_flag=True, help="Restore archived days to the lake instead.")
 @options.day("--from", help="With --restore: first day.")
 @options.day("--until", help="With --restore: last day.")

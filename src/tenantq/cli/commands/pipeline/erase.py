@@ -15,9 +15,7 @@ from tenantq.runtime.clock import SystemClock
 @output_command()
 @options.on_lake
 @click.option("--tenant", required=True, metavar="NAME", help="Tenant to erase.")
-@click.option(
-    "--sign-with", type=DIRECTORY, metavar="DATA_DIR", help="Data directory whose audit key signs the certificate."
-)
+@click.option("--sign-with", type=DIRECTORY, metavar="DATA_DIR", help="Data directory whose audit key signs the certificate.")  # fmt: skip
 @destroys
 def erase(
     lake_path: str, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None

@@ -9,13 +9,10 @@ import click
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.options import FILE
-from tenantq.cli.output import Output, output_command, table
+from tenantq.cli.output import Output, Table, output_command
 from tenantq.runtime.clock import SystemClock
 
-_COLUMNS: Final[dict[str, Any]] = {
-    name: (lambda row, name=name: row[name])
-    for name in ("line", "quantity", "amount", "currency", "status", "approved_by")
-}
+_HEADINGS: Final = ("line", "quantity", "amount", "currency", "status", "approved_by")
 _by = click.option("--by", required=True, metavar="NAME", help="Name of the responsible person, recorded in the lake.")
 _period = click.option("--period", required=True, metavar="YYYY-MM", help="Month.")
 
@@ -34,12 +31,9 @@ def invoices() -> None:
 @output_command(invoices)
 @options.lake_option
 @_period
-@click.option(
-    "--format", "kind", type=click.Choice(["csv", "openmeter", "lago"]), default="csv", show_default=True,
-    help="CSV of invoice lines, or hourly usage events as JSON lines.",
-)  # fmt: skip
+@click.option("--format", "kind", type=click.Choice(["csv", "openmeter", "lago"]), default="csv", help="CSV of invoice lines, or hourly usage events as JSON lines.")  # fmt: skip
 @click.option("--set", "number", type=int, metavar="SET", help="Version set to read.  [default: the newest]")
-@click.option("--out", type=FILE, metavar="FILE", help="Output file.  [default: stdout]")
+@click.option("--out", type=FILE, help="Output file.  [default: stdout]")
 def export(lake_path: str, period: str, *, kind: Any, number: int | None, out: Path | None) -> Output:
     """Export the invoice lines of a month with approved corrections, or its usage as events for OpenMeter or Lago.
 
@@ -56,7 +50,7 @@ def export(lake_path: str, period: str, *, kind: Any, number: int | None, out: P
 @output_command(invoices)
 @options.lake_option
 @_period
-@click.option("--prices", type=FILE, metavar="FILE", help="Price book that the lines were computed with.")
+@click.option("--prices", type=FILE, help="Price book that the lines were computed with.")
 @_by
 def close(lake_path: str, period: str, *, prices: Path | None, by: str) -> Output:
     """Close a month. Its lines stay as they are, and later data becomes corrections. Pins the version set."""
@@ -69,12 +63,12 @@ def close(lake_path: str, period: str, *, prices: Path | None, by: str) -> Outpu
 
 @output_command(invoices)
 @options.lake_option
-@click.option("--period", default="", metavar="YYYY-MM", help="Month.  [default: all closed months]")
+@click.option("--period", default="", metavar="YYYY-MM", help="Month.  [default: all closed months]")  # fmt: skip
 def corrections(lake_path: str, period: str) -> Output:
     """List the corrections that late data caused in closed months."""
     found = _billing().corrections(options.open_lake(lake_path), period)
     rows = [{name: str(value) for name, value in row.items()} for row in found]
-    return Output(rows, table(_COLUMNS, rows, "no corrections"))
+    return Output(rows, Table(_HEADINGS, [[row[name] for name in _HEADINGS] for row in rows], "no corrections"))
 
 
 @output_command(invoices)
@@ -85,6 +79,5 @@ def approve(line: str, lake_path: str, *, by: str) -> Output:
     """Approve a pending correction, such as 2030-01/acme/Operations/1. Exports contain it from now on."""
     found = _billing().approve(options.open_lake(lake_path), line, by, SystemClock().wall_ms())
     return Output(
-        {name: str(value) for name, value in found.items()},
-        f"approved {line}: {found['amount']} {found['currency']}",
+        {name: str(value) for name, value in found.items()}, f"approved {line}: {found['amount']} {found['currency']}"
     )

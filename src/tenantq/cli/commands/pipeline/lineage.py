@@ -11,7 +11,7 @@ from tenantq.errors import Invalid
 
 
 @output_command()
-@click.option("--out", type=FILE, metavar="FILE", help="Output file: .html with a diagram, or .md.")
+@click.option("--out", type=FILE, help="Output file: .html with a diagram, or .md.")
 def lineage(*, out: Path | None) -> Output:
     """Show each table's sources, columns, partitions and function. Requires neither a lake nor Java."""
     with options.extras():

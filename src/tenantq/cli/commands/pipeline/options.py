@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tenantq.cli.options import DIRECTORY, FILE, options
+from tenantq.cli.options import DIRECTORY, FILE, Count, options
 from tenantq.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
     return value
 
 
-lake_option: Final = click.option(
-    "--lake", "lake_path", required=True, metavar="DIR", help="Directory or URL of the tables."
-)
+lake_option: Final = click.option("--lake", "lake_path", required=True, metavar="DIR", help="Directory or URL of the tables.")  # fmt: skip
 reports_option: Final = click.option("--out", required=True, type=DIRECTORY, metavar="DIR", help="Output directory.")
 on_lake: Final = options(
     lake_option,
@@ -38,12 +36,12 @@ on_lake: Final = options(
 run_settings: Final = options(
     click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments. A server writes them to <data-dir>/journal."),
     on_lake,
-    click.option("--prices", type=FILE, metavar="FILE", help="TOML file with the price book."),
-    click.option("--public-key", type=FILE, metavar="FILE", help="Public key that verifies signatures: <data-dir>/audit_key.pub."),
-    click.option("--slo-target", type=click.FloatRange(0, 1), metavar="SHARE", default=0.999, show_default=True, help="Target share of messages delivered in time."),
-    click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="Maximum wait that counts as in time."),
-    click.option("--keep-versions", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Version sets to keep readable, with the new one. Pinned sets are always kept."),
-    click.option("--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Memory of the Spark driver; with local[*], of all of Spark."),
+    click.option("--prices", type=FILE, help="TOML file with the price book."),
+    click.option("--public-key", type=FILE, help="Public key that verifies signatures: <data-dir>/audit_key.pub."),
+    click.option("--slo-target", type=click.FloatRange(0, 1), metavar="SHARE", default=0.999, help="Target share of messages delivered in time."),
+    click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, metavar="MS", help="Maximum wait that counts as in time."),
+    click.option("--keep-versions", type=Count(1), default=1, help="Version sets to keep readable, with the new one. Pinned sets are always kept."),
+    click.option("--driver-memory", "memory", default="2g", callback=_size, metavar="SIZE", help="Memory of the Spark driver; with local[*], of all of Spark."),
 )  # fmt: skip
 """Add the options that ``run`` and ``stream`` have in common."""
 
@@ -85,5 +83,5 @@ def check_out(out: Path) -> None:
         raise Invalid(f"--out {out}: cannot be created: {existing} is not a directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise Invalid(
-            f"--out {out}: cannot be written. Choose another directory, or check the permissions of {existing}"
+            f"--out {out}: cannot be written. Check the permissions of {existing}, or choose another directory"
         )

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from tenantq.pipeline.reconciliation import Reconciliation, RemoteShard
 
 
-data_dir_option: Final = click.option(
-    "--data-dir", "data_dirs", multiple=True, required=True, type=DIRECTORY, metavar="DIR",
-    help="Data directory of a stopped server, with all its shards; repeat for each server.",
-)  # fmt: skip
+data_dir_option: Final = click.option("--data-dir", "data_dirs", multiple=True, required=True, type=DIRECTORY, metavar="DIR", help="Data directory of a stopped server, with all its shards; repeat for each server.")  # fmt: skip
 
 
 @output_command()
@@ -49,7 +46,7 @@ def reconcile(
 
 def remote_shards(store: str | None, store_name: str, data_dirs: tuple[Path, ...]) -> Sequence[RemoteShard]:
     """Return the shards of the remote store, if one is given."""
-    return free_shards(store, store_name, None, data_dirs[0]) if store is not None else ()
+    return free_shards(store, store_name, data_dirs[0]) if store is not None else ()
 
 
 def reconciliation_output(found: Reconciliation) -> Output:

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from tenantq.cli.commands.pipeline import options
-from tenantq.cli.options import DIRECTORY, FILE
+from tenantq.cli.options import DIRECTORY, FILE, Count
 from tenantq.cli.output import Output, output_command
 from tenantq.journal.export_target import local_path
 
@@ -65,10 +65,8 @@ with DAG(
 @output_command()
 @click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments.")
 @options.lake_option
-@click.option("--prices", type=FILE, metavar="FILE", help="TOML file with the price book.")
-@click.option(
-    "--minute", type=click.IntRange(0, 59), metavar="N", default=10, show_default=True, help="Minute of each hour."
-)
+@click.option("--prices", type=FILE, help="TOML file with the price book.")
+@click.option("--minute", type=Count(0, 59), default=10, help="Minute of each hour.")
 @click.option("--reports", type=DIRECTORY, metavar="DIR", help="Also write reports there, every day after 01:00.")
 def schedule(journal: str, lake_path: str, *, prices: Path | None, minute: int, reports: Path | None) -> Output:
     """Print examples for cron, systemd and Airflow that run the pipeline every hour, and write reports every day.

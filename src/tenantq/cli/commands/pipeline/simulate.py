@@ -6,7 +6,7 @@ import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
-from tenantq.cli.options import DIRECTORY, FILE, shards_by_region
+from tenantq.cli.options import DIRECTORY, FILE, Count, shards_by_region
 from tenantq.cli.output import Output, output_command
 from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.placement import load_topology
@@ -15,8 +15,8 @@ from tenantq.domain.validation import check_field
 
 @output_command()
 @options.on_lake
-@click.option("--topology", "topology_file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards.")  # fmt: skip
-@click.option("--add-shards", type=click.IntRange(0), default=0, metavar="N", help="Number of shards to add, spread over the regions.")  # fmt: skip
+@click.option("--topology", "topology_file", required=True, type=FILE, help="TOML file with the current shards.")  # fmt: skip
+@click.option("--add-shards", type=Count(0), default=0, show_default=False, help="Number of shards to add, spread over the regions.")  # fmt: skip
 @click.option("--add-region", "add_regions", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Shards to add in a region, which may be new; repeatable.")  # fmt: skip
 @click.option("--out", required=True, type=DIRECTORY, metavar="DIR", help="Output directory for simulation.html, shards.csv and moves.csv.")  # fmt: skip
 @options.day("--from", help="First day of usage.")

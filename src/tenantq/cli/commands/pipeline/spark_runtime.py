@@ -69,9 +69,7 @@ class SparkCommand:
     def __init__(self, progress: StageProgress, meaning: str, start: Callable[[int | None], SparkSession]) -> None:
         self.progress = progress
         self.asked = 0  # the first signal received
-        self.stop: Callable[[], None] | None = (
-            None  # if set, the first signal calls it, and only the second one ends the process
-        )
+        self.stop: Callable[[], None] | None = None  # if set, the first signal calls it; the second ends the process
         self._meaning = meaning
         self._start = start
         self._session: SparkSession | None = None

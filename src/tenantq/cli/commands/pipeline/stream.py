@@ -11,7 +11,7 @@ from tenantq.cli.command_group import Command
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.run import MEANING, report_output, run_options, stages_of
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
-from tenantq.cli.options import duration
+from tenantq.cli.options import Count, duration
 from tenantq.cli.output import json_option, print_output
 from tenantq.runtime.clock import SystemClock
 
@@ -22,22 +22,9 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @json_option
 @options.run_settings
-@click.option(
-    "--every", "every_ms", type=duration, metavar="DURATION",
-    help="Keep running, and check for segments at this interval, such as 10s.  [default: stop when done]",
-)  # fmt: skip
-@click.option(
-    "--lateness", "lateness_ms", type=duration, default="1h", show_default=True, metavar="DURATION",
-    help="Delay of the watermark behind the newest segment. Later segments are processed and counted as late.",
-)  # fmt: skip
-@click.option(
-    "--files-per-batch",
-    type=click.IntRange(1),
-    metavar="N",
-    default=1_000,
-    show_default=True,
-    help="Maximum segments per micro-batch.",
-)
+@click.option("--every", "every_ms", type=duration, help="Keep running, and check for segments at this interval, such as 10s.  [default: stop when done]")  # fmt: skip
+@click.option("--lateness", "lateness_ms", type=duration, default="1h", help="Delay of the watermark behind the newest segment. Later segments are processed and counted as late.")  # fmt: skip
+@click.option("--files-per-batch", type=Count(1), default=1_000, help="Maximum segments per micro-batch.")
 def stream(
     journal: str, lake_path: str, *, master: str | None, memory: str, every_ms: int | None, lateness_ms: int,
     files_per_batch: int, as_json: bool, **given: Any,
