@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID
 
@@ -137,14 +138,8 @@ QUEUE_BINDINGS: Final = [
 async def edit_tenant(console: ConsoleApp, tenant: TenantReply) -> None:
     """Change a tenant's weight, quotas, limits and alerts, with a reason. Only changed settings are sent."""
     text = "An empty field means no limit. Only changed fields are sent."
-    fields, title = [*form_fields(tenant.config), REASON], f"Settings of {tenant.name}"
-
-    def check(typed: dict[str, str]) -> dict[str, Any]:
-        return with_reason(changed_settings(tenant.config, typed), typed)
-
-    changes = await _ask(console, title, text, fields, check, done="Save")
-    if changes is not None:
-        await _configure(console, tenant.name, changes)
+    fields, changes = form_fields(tenant.config), partial(changed_settings, tenant.config)
+    await _ask_changes(console, tenant.name, f"Settings of {tenant.name}", text, fields, changes, done="Save")
 
 
 async def apply_plan(console: ConsoleApp, tenant: TenantReply) -> None:
@@ -154,33 +149,41 @@ async def apply_plan(console: ConsoleApp, tenant: TenantReply) -> None:
         return
     text = "\n".join(["Replaces weight, quotas and rate limits.", "", *plan_lines(plans, tenant.config.get("plan"))])
 
-    def check(typed: dict[str, str]) -> dict[str, Any]:
-        return with_reason({"plan": _one_of(typed, "plan", [one.name for one in plans])}, typed)
+    def changes(typed: dict[str, str]) -> dict[str, Any]:
+        return {"plan": _one_of(typed, "plan", [one.name for one in plans])}
 
-    changes = await _ask(
-        console, f"Plan of {tenant.name}", text, [FormField("plan", "plan"), REASON], check, done="Apply"
-    )
-    if changes is not None:
-        await _configure(console, tenant.name, changes)
+    fields = [FormField("plan", "plan")]
+    await _ask_changes(console, tenant.name, f"Plan of {tenant.name}", text, fields, changes, done="Apply")
 
 
 async def silence(console: ConsoleApp, tenant: str) -> None:
-    """Send no notifications about a tenant for a while."""
+    """Silence the alerts of a tenant for a while."""
     text = "The alerts stay listed. Those still active afterwards are sent then."
 
-    def check(typed: dict[str, str]) -> dict[str, Any]:
-        until = console.reader.clock.wall_ms() + _length_ms(typed)
-        return with_reason({"alerts": {"silenced_until": until}}, typed)
+    def changes(typed: dict[str, str]) -> dict[str, Any]:
+        return {"alerts": {"silenced_until": console.reader.clock.wall_ms() + _length_ms(typed)}}
 
-    fields = [FormField("length", "for", "1h", "30m, 2h or 1d"), REASON]
-    changes = await _ask(console, f"Silence alerts of {tenant}", text, fields, check, done="Silence")
-    if changes is not None:
-        await _configure(console, tenant, changes)
+    fields = [FormField("length", "for", "1h", "30m, 2h or 1d")]
+    await _ask_changes(console, tenant, f"Silence alerts of {tenant}", text, fields, changes, done="Silence")
 
 
 async def unsilence(console: ConsoleApp, tenant: str) -> None:
-    """Send notifications about a tenant again."""
+    """End the silence of a tenant."""
     await _configure(console, tenant, {"alerts": {"silenced_until": None}})
+
+
+async def _ask_changes(
+    console: ConsoleApp, tenant: str, title: str, text: str, fields: Sequence[FormField],
+    changes: Callable[[dict[str, str]], dict[str, Any]], *, done: str,
+) -> None:  # fmt: skip
+    """Ask for changes of a tenant and a reason, and send them. ``changes`` returns those that the user typed."""
+
+    def check(typed: dict[str, str]) -> dict[str, Any]:
+        return with_reason(changes(typed), typed)
+
+    wanted = await _ask(console, title, text, [*fields, REASON], check, done=done)
+    if wanted is not None:
+        await _configure(console, tenant, wanted)
 
 
 async def _configure(console: ConsoleApp, tenant: str, changes: dict[str, Any]) -> None:
@@ -191,20 +194,15 @@ async def _configure(console: ConsoleApp, tenant: str, changes: dict[str, Any]) 
     await console.perform(console.client.tenant(tenant).configure(**changes), lambda _: f"changed {tenant}: {names}")
 
 
-_NEW_TENANT: Final = "An empty field means the value of the default plan."
-
-
 async def create_tenant(console: ConsoleApp) -> None:
     """Create a tenant and show it."""
-    fields = [
-        FormField("name", "name", hint="a-z, 0-9, -; 3 to 32"),
-        *form_fields({}, unset="the plan's value"),
-    ]
+    fields = [FormField("name", "name", hint="a-z, 0-9, -; 3 to 32"), *form_fields({}, unset="the plan's value")]
+    text = "An empty field means the value of the default plan."
 
     def check(typed: dict[str, str]) -> tuple[str, dict[str, Any]]:
         return check_tenant_name(typed["name"].strip()), changed_settings({}, typed)
 
-    wanted = await _ask(console, "New tenant", _NEW_TENANT, fields, check, done="Create")
+    wanted = await _ask(console, "New tenant", text, fields, check, done="Create")
     if wanted is None:
         return
     name, settings = wanted
@@ -230,8 +228,7 @@ async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
             await console.perform(target.resume(), lambda _: f"resumed {tenant.name}")
         return
     text = "Adds and polls are refused. Leased messages can still be settled."
-    fields, title = [REASON], f"Suspend {tenant.name}"
-    reason = await _ask(console, title, text, fields, lambda typed: typed["reason"].strip(), done="Suspend")
+    reason = await _ask_reason(console, f"Suspend {tenant.name}", text, done="Suspend")
     if reason is not None:
         await console.perform(target.suspend(reason), lambda _: f"suspended {tenant.name}")
 
@@ -267,9 +264,8 @@ async def approve_signup(console: ConsoleApp, signup: SignupItem) -> None:
     wanted = await _ask(console, f"Approve tenant {signup.tenant}", text.rstrip(), fields, check, done="Approve")
     if wanted is None:
         return
-    made = await console.perform(
-        platform.approve_signup(signup.id, **wanted), lambda made: f"created tenant {made.tenant}"
-    )
+    work = platform.approve_signup(signup.id, **wanted)
+    made = await console.perform(work, lambda made: f"created tenant {made.tenant}")
     if made is not None:
         text = f"For {preview(made.contact.encode())}. This token of the first key is shown only once:"
         if made.applied:
@@ -279,15 +275,15 @@ async def approve_signup(console: ConsoleApp, signup: SignupItem) -> None:
 
 async def reject_signup(console: ConsoleApp, signup: SignupItem) -> None:
     """Reject a sign-up, with a reason for the audit trail."""
-    text, title = f"{preview(signup.contact.encode())} gets no tenant.", f"Reject tenant {signup.tenant}"
-    reason = await _ask(console, title, text, [REASON], lambda typed: typed["reason"].strip(), done="Reject")
+    text = f"{preview(signup.contact.encode())} gets no tenant."
+    reason = await _ask_reason(console, f"Reject tenant {signup.tenant}", text, done="Reject")
     if reason is not None:
         work = console.client.platform().reject_signup(signup.id, reason=reason)
         await console.perform(work, lambda _: f"rejected the sign-up for tenant {signup.tenant}")
 
 
 def show_outcomes(applied: Iterable[AppliedItem]) -> str:
-    """Return how often a template had each outcome, such as "2 created, 1 refused"."""
+    """Return how many queues had each outcome, such as "2 created, 1 refused"."""
     counts = Counter(one.outcome for one in applied)
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "nothing to change"
 
@@ -296,7 +292,7 @@ def show_outcomes(applied: Iterable[AppliedItem]) -> str:
 
 
 async def release_containment(console: ConsoleApp, containment: ContainmentItem) -> None:
-    """End a containment before its time is over, after a confirmation."""
+    """Release a containment early, after a confirmation."""
     what = printable(f"{containment.action.replace('_', ' ')} {containment.principal or containment.tenant}")
     why = f"{' (dry run)' if containment.dry_run else ''} because of {printable(containment.text)}"
     text = f"{what}{why}\nIt ends now instead of {show_time(containment.until)[:16]}."
@@ -308,16 +304,18 @@ async def release_containment(console: ConsoleApp, containment: ContainmentItem)
 async def revoke_key(console: ConsoleApp, tenant: str, key_id: str, name: str) -> bool:
     """Revoke a key after a confirmation. Returns whether it was revoked."""
     text = f"Key {name} ({key_id}) of {tenant} stops working immediately. This cannot be undone."
-    revoke = console.client.tenant(tenant).revoke_key
-    return await _revoke(console, "Revoke key", text, lambda: revoke(key_id), f"revoked key {name}")
+    revoke = partial(console.client.tenant(tenant).revoke_key, key_id)
+    return await _confirm(console, "Revoke key", text, "Revoke") and await _revoke(console, revoke, f"key {name}")
 
 
 async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool:
     """Revoke the grant of a principal after a confirmation. Returns whether it was revoked."""
     text = f"{principal} loses its grant in {tenant}."
-    revoke = console.client.tenant(tenant).revoke_grant
-    done = f"revoked the grant of {principal} in {tenant}"
-    return await _revoke(console, "Revoke grant", text, lambda: revoke(principal), done)
+    revoke, what = (
+        partial(console.client.tenant(tenant).revoke_grant, principal),
+        f"the grant of {principal} in {tenant}",
+    )
+    return await _confirm(console, "Revoke grant", text, "Revoke") and await _revoke(console, revoke, what)
 
 
 async def revoke_tokens(console: ConsoleApp, tenant: str, principal: str) -> bool:
@@ -328,20 +326,18 @@ async def revoke_tokens(console: ConsoleApp, tenant: str, principal: str) -> boo
     if length_ms is None:
         return False
     until = console.reader.clock.wall_ms() + length_ms
-
-    async def work() -> bool:
-        await console.client.tenant(tenant).revoke_token(principal=principal, until=until)
-        return True
-
-    return await console.perform(work(), lambda _: f"revoked the tokens of {principal}") is not None
+    revoke = partial(console.client.tenant(tenant).revoke_token, principal=principal, until=until)
+    return await _revoke(console, revoke, f"the tokens of {principal}")
 
 
-async def _revoke(console: ConsoleApp, title: str, text: str, revoke: Callable[[], Awaitable[None]], done: str) -> bool:
+async def _revoke(console: ConsoleApp, revoke: Callable[[], Awaitable[None]], what: str) -> bool:
+    """Revoke a right. Returns whether that succeeded."""
+
     async def work() -> bool:
         await revoke()
         return True
 
-    return await _confirm(console, title, text, "Revoke") and await console.perform(work(), lambda _: done) is not None
+    return await console.perform(work(), lambda _: f"revoked {what}") is not None
 
 
 # ---- questions ----
@@ -372,6 +368,10 @@ async def _ask(
     done: str,
 ) -> T | None:
     return await console.push_screen_wait(Dialog(title, text, fields, check, done=done))
+
+
+async def _ask_reason(console: ConsoleApp, title: str, text: str, *, done: str) -> str | None:
+    return await _ask(console, title, text, [REASON], lambda typed: typed["reason"].strip(), done=done)
 
 
 async def _confirm(console: ConsoleApp, title: str, text: str, yes: str) -> bool:

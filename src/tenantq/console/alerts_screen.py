@@ -1,5 +1,6 @@
-"""The active alerts of the tenants that the credential sees and of the platform, and what the server did about them."""
+"""The active alerts of the tenants that the credential sees and of the platform, and the containments that the server started because of them."""
 
+from functools import partial
 from typing import ClassVar, Final
 
 from textual import work
@@ -17,9 +18,7 @@ from tenantq.wire.alerts import AlertItem
 
 
 def _severity(alert: AlertItem) -> Cell:
-    if alert.silenced:
-        return Cell("silenced", "dim")
-    return Cell(alert.severity, alert.severity)
+    return Cell("silenced", "dim") if alert.silenced else Cell(alert.severity, alert.severity)
 
 
 ALERT_COLUMNS: Final = (
@@ -36,15 +35,8 @@ CONTAINMENT_COLUMNS: Final = (
     time_column("until", "until", 2),
     Column("tenant", "tenant", 12, 5, lambda one: Cell(one.tenant or "(platform)"), width_max=32),
     Column("principal", "principal", 18, 1, lambda one: Cell(printable(one.principal)), width_max=24, keeps_end=True),
-    Column(
-        "why",
-        "because of",
-        16,
-        4,
-        lambda one: Cell(f"{one.alert.replace('_', ' ')}: {printable(one.text)}"),
-        width_max=80,
-    ),
-)
+    Column("why", "because of", 16, 4, lambda one: Cell(f"{one.alert.replace('_', ' ')}: {printable(one.text)}"), width_max=80),
+)  # fmt: skip
 
 
 def alert_rows(alerts: list[AlertItem]) -> list[Row]:
@@ -59,7 +51,7 @@ class AlertsScreen(StateScreen):
         Binding("escape,A,shift+a", "app.pop_screen", "back"),
         Binding("s", "alerts('silence')", "silence", tooltip="silence the tenant's alerts"),
         Binding("u", "alerts('unsilence')", "unsilence", tooltip="send the tenant's alerts again"),
-        Binding("v", "release", "release", tooltip="end a containment: asks first"),
+        Binding("v", "release", "release", tooltip="release a containment: asks first"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -67,10 +59,12 @@ class AlertsScreen(StateScreen):
         yield LiveTable(ALERT_COLUMNS, empty="…", id="alerts")
         yield Static("Containments. Press Tab to select them", classes="head", markup=False)
         console = actions.console_of(self)
+        read = partial(console.reader.ask, "containments", "", console.client.platform().containments)
+        # As for an alert, the tenant comes first in the key.
         yield ReadTable(
             CONTAINMENT_COLUMNS,
-            lambda one: f"{one.tenant} {one.id}",  # as for an alert, the tenant comes first
-            lambda: console.reader.ask("containments", "", console.client.platform().containments),
+            lambda one: f"{one.tenant} {one.id}",
+            read,
             nothing="no containments",
             id="containments",
         )
@@ -95,7 +89,7 @@ class AlertsScreen(StateScreen):
     async def action_alerts(self, name: str) -> None:
         console, tenant = actions.console_of(self), self._tenant()
         if not tenant:
-            console.say("choose a row with a tenant")
+            console.say("select a row with a tenant")
         else:
             await (actions.silence if name == "silence" else actions.unsilence)(console, tenant)
 

@@ -4,12 +4,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import ClassVar, Final, Literal, TypeVar
 
+from textual import work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.events import DeliveryComplete, DeliveryFailed
 
 from tenantq.client import AsyncClient
+from tenantq.console import actions
 from tenantq.console.alerts_screen import AlertsScreen
 from tenantq.console.dialogs import HelpScreen
 from tenantq.console.main_screen import MainScreen
@@ -17,6 +19,7 @@ from tenantq.console.onboarding_screen import OnboardingScreen
 from tenantq.console.panels import Panel, QueuesPanel, TenantsPanel
 from tenantq.console.queue_screen import QueueScreen
 from tenantq.console.reader import ConsoleReader
+from tenantq.console.report_screen import show_report
 from tenantq.console.security_panel import SecurityPanel
 from tenantq.console.state import ConsoleState, error_line
 from tenantq.console.state_screen import StateScreen
@@ -33,7 +36,7 @@ _NOTICE_S: Final = 6
 
 
 class ConsoleApp(App[TenantqError]):
-    """Returns an error if the first answer was that the credential is invalid, else None."""
+    """Returns the error if the server rejects the credential at the first refresh, else None."""
 
     TITLE = "tenantq"
     CSS_PATH = "console.tcss"
@@ -159,7 +162,7 @@ class ConsoleApp(App[TenantqError]):
 
     async def perform(self, work: Awaitable[T], said: Callable[[T], str]) -> T | None:
         """Return the result of a change, report it and refresh. Returns None if it failed, after a notice."""
-        result = await self.read(work, doubt="; the change may have been made")
+        result = await self.read(work, doubt="; the change may have been applied")
         if result is not None:
             self.say(said(result))
             self.refresh_soon()
@@ -183,16 +186,20 @@ class ConsoleApp(App[TenantqError]):
         """Show a notice for a few seconds."""
         self.notify(text, severity=severity, timeout=_NOTICE_S, markup=False)
 
+    def action_report(self, name: str) -> None:
+        show_report(self, self.state, name)
+
+    @work(group="action", exclusive=True)
+    async def action_create_tenant(self) -> None:
+        await actions.create_tenant(self)
+
     def action_keys(self) -> None:
-        self.push_screen(
-            HelpScreen(
-                {
-                    "Everywhere": [*MainScreen.BINDINGS, *Panel.BINDINGS, *self.BINDINGS],
-                    "Tenants": [TenantsPanel.ENTER, *TenantsPanel.BINDINGS],
-                    "Queues": [QueuesPanel.ENTER, *QueuesPanel.BINDINGS, *QueueScreen.PAGE_BINDINGS],
-                    "Security": [SecurityPanel.ENTER, *SecurityPanel.BINDINGS],
-                    "Alerts": AlertsScreen.BINDINGS[1:],
-                    "Onboarding": OnboardingScreen.BINDINGS[1:],
-                }
-            )
-        )
+        keys = {
+            "Everywhere": [*MainScreen.BINDINGS, *Panel.BINDINGS, *self.BINDINGS],
+            "Tenants": [TenantsPanel.ENTER, *TenantsPanel.BINDINGS],
+            "Queues": [QueuesPanel.ENTER, *QueuesPanel.BINDINGS, *QueueScreen.PAGE_BINDINGS],
+            "Security": [SecurityPanel.ENTER, *SecurityPanel.BINDINGS],
+            "Alerts": AlertsScreen.BINDINGS[1:],
+            "Onboarding": OnboardingScreen.BINDINGS[1:],
+        }
+        self.push_screen(HelpScreen(keys))

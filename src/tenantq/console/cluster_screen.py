@@ -64,19 +64,16 @@ def _ranges(numbers: list[int]) -> str:
 
 def move_rows(found: ClusterReply) -> list[Row]:
     """Return a row for each shard without an owner or on its way to another member, and for each tenant that moves."""
-    rows = [
-        row_of(
-            MOVE_COLUMNS, f"shard {one.number}", f"shard {one.number}", one.owner or "no owner", one.moving_to or "", ""
-        )
+    moves = [
+        (f"shard {one.number}", one.owner or "no owner", one.moving_to or "", "")
         for one in found.shards
         if one.owner is None or one.moving_to is not None
     ]
     for move in found.moves:
         state = f"{move.stage}, {plural(move.rows, 'row')}" + (f": {move.problem}" if move.problem else "")
         what = f"tenant {move.tenant}" + (f", queue {move.queue}" if move.queue else "")
-        about = (what, f"shard {move.source}", f"shard {move.target}", state)
-        rows.append(row_of(MOVE_COLUMNS, about[0], *about))
-    return rows
+        moves.append((what, f"shard {move.source}", f"shard {move.target}", state))
+    return [row_of(MOVE_COLUMNS, about[0], *about) for about in moves]
 
 
 class ClusterScreen(ModalScreen[None]):

@@ -26,7 +26,7 @@ _WIDTH: Final = 18
 
 
 class Dialog(ModalScreen[T | None], Generic[T]):
-    """Returns what ``check`` makes of the fields' texts, by field name, or None if the user cancels.
+    """Returns what ``check`` returns for the typed texts, by field name, or None if the user cancels.
 
     The dialog shows the message if ``check`` raises Invalid. Without fields it is a question: ``y`` and ``n`` answer it, and
     Enter alone cancels.

@@ -27,7 +27,7 @@ from tenantq.console.queue_rows import (
     quota_rows,
     setting_rows,
 )
-from tenantq.console.report_screen import REPORT_BINDINGS, show_report
+from tenantq.console.report_screen import REPORT_BINDINGS
 from tenantq.console.security_panel import SecurityPanel
 from tenantq.console.state_screen import StateScreen
 from tenantq.console.tenant_rows import NUMBERED
@@ -43,7 +43,7 @@ class ManageScreen(StateScreen):
         Binding("escape,T,shift+t", "app.pop_screen", "back"),
         *actions.TENANT_BINDINGS,
         *REPORT_BINDINGS,
-        Binding("ctrl+t", "create", "new tenant"),
+        Binding("ctrl+t", "app.create_tenant", "new tenant"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -76,13 +76,6 @@ class ManageScreen(StateScreen):
         else:
             await actions.TENANT_ACTIONS[name](console, view.facts)
 
-    def action_report(self, name: str) -> None:
-        show_report(self, name)
-
-    @work(group="action", exclusive=True)
-    async def action_create(self) -> None:
-        await actions.create_tenant(actions.console_of(self))
-
 
 class MainScreen(StateScreen):
     """Three panels, side by side or in two columns. On a narrow terminal, or zoomed, only the active one is visible."""
@@ -91,7 +84,7 @@ class MainScreen(StateScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "switch", "tenant", tooltip="switch tenant"),
         Binding("T,shift+t", "manage", "manage", key_display="T", tooltip="manage the tenant: settings, quotas"),
-        Binding("ctrl+t", "create", "create a tenant", show=False),
+        Binding("ctrl+t", "app.create_tenant", "create a tenant", show=False),
         Binding("A,shift+a", "alerts", "alerts", key_display="A", tooltip="alerts and containments"),
         Binding("O,shift+o", "onboarding", "onboarding", show=False, key_display="O", tooltip="sign-ups and templates"),
         Binding(
@@ -101,9 +94,7 @@ class MainScreen(StateScreen):
         Binding("tab", "next_panel(1)", "next panel", show=False),
         Binding("shift+tab", "next_panel(-1)", "previous panel", show=False),
         Binding("z", "zoom", "zoom", show=False, tooltip="show only this panel, or all"),
-        Binding(
-            "1,ctrl+1", "number(1)", "show the tenant with this number", show=False, key_display="1 … 9, Ctrl+1 … 9"
-        ),
+        Binding("1,ctrl+1", "number(1)", "show the tenant of this number", show=False, key_display="1 … 9, Ctrl+1 … 9"),
         *(Binding(f"{n},ctrl+{n}", f"number({n})", show=False) for n in range(2, NUMBERED + 1)),
     ]
 
@@ -170,9 +161,6 @@ class MainScreen(StateScreen):
             if tenant.number == number:
                 actions.console_of(self).choose(tenant.name)
 
-    def action_report(self, name: str) -> None:
-        show_report(self, name)
-
     def action_alerts(self) -> None:
         self.app.push_screen(AlertsScreen(self.state))
         actions.console_of(self).refresh_soon()
@@ -195,10 +183,6 @@ class MainScreen(StateScreen):
         name = await console.push_screen_wait(TenantSwitcher(self.state.tenants, self.state.tenant))
         if name is not None:
             console.choose(name)
-
-    @work(group="action", exclusive=True)
-    async def action_create(self) -> None:
-        await actions.create_tenant(actions.console_of(self))
 
     def _mark(self, id: str) -> None:
         for panel in self.query(Panel):

@@ -8,8 +8,8 @@ import msgspec
 
 from tenantq.client import StoredMessage
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.table import Cell, Column, Row, count_cell, row_of, text_cell
-from tenantq.domain.formatting import preview, printable, show_age, show_size, show_time
+from tenantq.console.table import Cell, Column, Row, count_cell, minute_of, row_of, second_of, text_cell
+from tenantq.domain.formatting import preview, printable, show_age, show_size
 
 MESSAGE_COLUMNS: Final = (
     Column("id", "id", 13, 1, lambda one, _: Cell(one.id), width_max=36, keeps_end=True),
@@ -22,7 +22,7 @@ MESSAGE_COLUMNS: Final = (
 )  # fmt: skip
 DEAD_COLUMNS: Final = (
     Column("id", "id", 13, 2, lambda one: Cell(one.id), width_max=36, keeps_end=True),
-    Column("at", "since (UTC)", 16, 3, lambda one: text_cell(one.dead and _second(one.dead.at)[:16])),
+    Column("at", "since (UTC)", 16, 3, lambda one: text_cell(one.dead and minute_of(one.dead.at))),
     Column("source", "source", 12, 4, lambda one: text_cell(one.dead and one.dead.source), width_max=24),
     Column("attempts", "attempts", 8, 1, lambda one: Cell(str((one.dead or one).attempts)), right=True),
     Column("reason", "reason", 16, 0, lambda one: text_cell(one.dead and printable(one.dead.reason)), width_max=50),
@@ -45,32 +45,31 @@ def dead_rows(messages: Sequence[StoredMessage]) -> list[Row]:
 
 def message_text(message: StoredMessage, trace: Sequence[dict[str, Any]] | NotGranted) -> str:
     """Return everything known about a message: facts, history, body, trace."""
+    times = {"visible": message.visible_at, "expires": message.expires_at, "leased until": message.lease_until}
     facts: list[tuple[str, str]] = [
         ("id", message.id),
         ("queue", f"{message.tenant} / {message.queue}"),
         ("state", message.state.replace("_", " ")),
         ("priority", str(message.priority)),
         ("attempts", f"{message.attempts} of {message.max_attempts or 'any number'}"),
-        ("added", _second(message.added_at)),
-        ("visible", _second(message.visible_at)),
+        ("added", second_of(message.added_at)),
+        *((name, second_of(ms)) for name, ms in times.items() if ms is not None),
+        *([("group", printable(message.group))] if message.group is not None else []),
+        ("size", f"{show_size(message.size)}{', encrypted at rest' if message.encrypted else ''}"),
+        *((f"attribute {printable(name)}", printable(value)) for name, value in message.attributes.items()),
     ]
-    if message.expires_at is not None:
-        facts.append(("expires", _second(message.expires_at)))
-    if message.lease_until is not None:
-        facts.append(("leased until", _second(message.lease_until)))
-    if message.group is not None:
-        facts.append(("group", printable(message.group)))
-    facts.append(("size", f"{show_size(message.size)}{', encrypted at rest' if message.encrypted else ''}"))
-    facts += [(f"attribute {printable(name)}", printable(value)) for name, value in message.attributes.items()]
     if message.dead is not None:
         facts.append(
-            ("dead letter", f"{printable(message.dead.reason)}; from {message.dead.source}, {_second(message.dead.at)}")
+            (
+                "dead letter",
+                f"{printable(message.dead.reason)}; from {message.dead.source}, {second_of(message.dead.at)}",
+            )
         )
     width = max(len(name) for name, _ in facts)
     parts = ["\n".join(f"{name:{width}}  {value}" for name, value in facts)]
     if message.history:
         ends = [
-            f"  attempt {one.attempt}  {_second(one.at)}  {one.outcome}  {printable(one.reason)}".rstrip()
+            f"  attempt {one.attempt}  {second_of(one.at)}  {one.outcome}  {printable(one.reason)}".rstrip()
             for one in message.history
         ]
         parts.append("Deliveries\n" + "\n".join(ends))
@@ -102,7 +101,7 @@ def trace_text(trace: Sequence[dict[str, Any]] | NotGranted) -> str:
         return NOT_GRANTED_TEXT
     lines: list[str] = []
     for row in trace:
-        parts = [_second(int(row.get("ts") or 0)), f"{row.get('op', ''):12}", f"{row.get('outcome', ''):9}"]
+        parts = [second_of(int(row.get("ts") or 0)), f"{row.get('op', ''):12}", f"{row.get('outcome', ''):9}"]
         parts += [str(row.get("principal") or ""), printable(str(row.get("details") or ""))]
         lines.append("  ".join(part for part in parts if part))
     return "\n".join(lines) or "no journal rows"
@@ -114,10 +113,6 @@ def _body_cell(message: StoredMessage) -> Cell:
     if message.body_error is not None:
         return Cell(f"({message.body_error})", "critical")
     return Cell(preview(message.body, _PREVIEW_CHARS))
-
-
-def _second(ms: int) -> str:
-    return show_time(ms)[:19].replace("T", " ")
 
 
 def _indented(text: str) -> str:

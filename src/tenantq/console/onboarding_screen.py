@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -119,25 +120,13 @@ class OnboardingScreen(StateScreen):
         # administrators of the platform may apply any template
         scope = client.platform() if tenant is None or self.state.everyone else client.tenant(tenant)
         yield Static("Pending sign-ups. Press Enter to approve", classes="head", markup=False)
+        signups = partial(ask, "signups", "", client.platform().signups)
+        yield ReadTable(SIGNUP_COLUMNS, lambda one: one.id, signups, nothing="no sign-ups", id="signups")
+        whose, keys = (f" of tenant {tenant}", ", Enter to show one") if tenant else ("", "")
+        yield Static(f"Templates{whose}. Press Tab to select them{keys}", classes="head", markup=False)
+        templates = partial(ask, "templates", tenant or "", scope.templates)
         yield ReadTable(
-            SIGNUP_COLUMNS,
-            lambda one: one.id,
-            lambda: ask("signups", "", client.platform().signups),
-            nothing="no sign-ups",
-            id="signups",
-        )
-        text = (
-            f"Templates of tenant {tenant}. Press Tab to select them, Enter to show one"
-            if tenant
-            else "Templates. Press Tab to select them"
-        )
-        yield Static(text, classes="head", markup=False)
-        yield ReadTable(
-            TEMPLATE_COLUMNS,
-            lambda one: f"{one.owner} {one.name}",
-            lambda: ask("templates", tenant or "", scope.templates),
-            nothing="no templates",
-            id="templates",
+            TEMPLATE_COLUMNS, lambda one: f"{one.owner} {one.name}", templates, nothing="no templates", id="templates"
         )
         yield from self.compose_status()
 

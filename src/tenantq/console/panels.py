@@ -43,8 +43,7 @@ class Panel(Vertical):
     def __init__(self, state: ConsoleState, id: str, *, active: bool = False) -> None:
         super().__init__(id=id, classes="panel -active" if active else "panel")
         self.state = state
-        text = "type to filter; Esc clears it"
-        self.filter_input = Input(placeholder=text, compact=True, classes="filter")
+        self.filter_input = Input(placeholder="type to filter; Esc clears it", compact=True, classes="filter")
         self.filter_input.display = False
 
     @property

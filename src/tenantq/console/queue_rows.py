@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.rate_history import TREND, RateHistory, rate_cell, show_rate, sparkline, trend_cell
-from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_count, text_cell
+from tenantq.console.table import Cell, Column, Row, count_cell, minute_of, row_of, show_count, text_cell
 from tenantq.console.tenant_rows import health_cell
-from tenantq.domain.formatting import dotted, printable, show_age, show_size, show_time
+from tenantq.domain.formatting import dotted, plural, printable, show_age, show_size
 from tenantq.wire.queues import QueueReply, WorkerItem
 from tenantq.wire.tenants import EncryptionReply, PlanItem, TenantReply, UsageItem, UsageReply
 
@@ -43,10 +43,8 @@ def totals(queues: Iterable[QueueReply]) -> dict[str, int]:
 
 def filtered(queues: Iterable[QueueReply], text: str) -> list[QueueReply]:
     """Return the queues whose name or state contains ``text``, by name."""
-    wanted = text.strip().lower()
-    return [
-        one for one in sorted(queues, key=lambda one: one.name) if wanted in one.name.lower() or wanted in one.status
-    ]
+    text = text.strip().lower()
+    return [one for one in sorted(queues, key=lambda one: one.name) if text in one.name.lower() or text in one.status]
 
 
 def queue_row(queue: QueueReply, rates: RateHistory, workers: Mapping[str, int] | None = None) -> Row:
@@ -96,9 +94,7 @@ def rate_limits(config: Mapping[str, Any]) -> str:
     for kind in ("write", "read"):
         rate = limits.get(kind) or {}
         ops, volume = rate.get("ops_per_sec"), rate.get("bytes_per_sec")
-        texts = [
-            text for text in (f"{show_count(ops)}/s" if ops else "", f"{show_size(volume)}/s" if volume else "") if text
-        ]
+        texts = [*([f"{show_count(ops)}/s"] if ops else []), *([f"{show_size(volume)}/s"] if volume else [])]
         if texts:
             parts.append(f"{kind} {' and '.join(texts)}")
     return ", ".join(parts) or "no rate limits"
@@ -121,8 +117,7 @@ def encryption_line(encryption: EncryptionReply | NotGranted | None) -> str:
         kept = f", {len(encryption.data_keys)} older data keys" if encryption.data_keys else ""
         return f"encryption: off{kept}"
     wrapped = f", wrapped by {encryption.key}" if encryption.key else ""
-    keys = len(encryption.data_keys)
-    return f"encryption: on, key {encryption.key_state}, {keys} data key{'' if keys == 1 else 's'}{wrapped}"
+    return f"encryption: on, key {encryption.key_state}, {plural(len(encryption.data_keys), 'data key')}{wrapped}"
 
 
 def worker_rows(workers: Iterable[WorkerItem], now_ms: int) -> list[Row]:
@@ -178,10 +173,6 @@ def _use_cell(item: UsageItem | None) -> Cell:
     return Cell(f"{bar(_share(item), _BAR)} {_share(item)}%", item.state)
 
 
-def _minute(ms: int | None) -> str:
-    return show_time(ms)[:16].replace("T", " ") if ms is not None else ""
-
-
 def _share(item: UsageItem) -> int:
     """Return the percentage of a quota that is used; 100 where nothing is allowed."""
     if item.limit is None:
@@ -212,7 +203,7 @@ SETTING_COLUMNS: Final = (
 WORKER_COLUMNS: Final = (
     Column("worker", "worker", 16, 0, lambda one, _: Cell(printable(one.worker)), width_max=36),
     Column("seen", "last seen", 9, 1, lambda one, now_ms: Cell(show_age(max(0, now_ms - one.last_seen))), right=True),
-    Column("since", "since (UTC)", 16, 2, lambda one, _: Cell(_minute(one.since))),
+    Column("since", "since (UTC)", 16, 2, lambda one, _: Cell(minute_of(one.since))),
     Column("principal", "principal", 20, 3, lambda one, _: Cell(printable(one.principal)), width_max=40),
     Column("version", "version", 10, 4, lambda one, _: Cell(printable(one.version)), width_max=24),
     Column("remote", "address", 12, 5, lambda one, _: Cell(one.remote, "dim"), width_max=20),
@@ -223,5 +214,5 @@ QUOTA_COLUMNS: Final = (
     Column("limit", "limit", 10, 2, _limit_cell, width_max=16, right=True),
     Column("use", "use", 17, 3, lambda _, item: _use_cell(item)),
     Column("state", "state", 10, 4, lambda _, item: health_cell(item and item.state)),
-    Column("resets", "resets (UTC)", 16, 5, lambda _, item: Cell(_minute(item.resets_at) if item else "", "dim")),
+    Column("resets", "resets (UTC)", 16, 5, lambda _, item: Cell(minute_of(item.resets_at) if item and item.resets_at else "", "dim")),
 )  # fmt: skip

@@ -172,23 +172,17 @@ class ConsoleReader:
     async def security(self, name: str, wanted: AuditFilter) -> SecurityView:
         """Return the newest rows of the audit trail, keys, grants, encryption, workers and controls of a tenant, and active alerts."""
         tenant = self._client.tenant(name)
-        (audit, keys, grants), (encryption, workers, alerts, compliance) = await asyncio.gather(
-            asyncio.gather(
-                self.ask("audit", name, lambda: self.audit(tenant, wanted)),
-                self.ask("keys", name, tenant.keys),
-                self.ask("grants", name, tenant.grants),
-            ),
-            asyncio.gather(
-                self.ask("encryption", name, tenant.encryption),
-                self.ask("workers", name, tenant.workers),
-                self.ask("alerts", name, self._all_alerts if self._everyone else tenant.alerts),
-                self.ask("compliance", name, tenant.compliance),
-            ),
-        )
-        return SecurityView(
-            tenant=name, audit=audit, keys=keys, grants=grants, encryption=encryption, workers=workers, alerts=alerts,
-            compliance=compliance,
-        )  # fmt: skip
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "audit": lambda: self.audit(tenant, wanted),
+            "keys": tenant.keys,
+            "grants": tenant.grants,
+            "encryption": tenant.encryption,
+            "workers": tenant.workers,
+            "alerts": self._all_alerts if self._everyone else tenant.alerts,
+            "compliance": tenant.compliance,
+        }
+        answers = await asyncio.gather(*(self.ask(what, name, call) for what, call in calls.items()))
+        return SecurityView(tenant=name, **dict(zip(calls, answers, strict=True)))
 
     async def _all_alerts(self) -> list[AlertItem]:
         return (await self._client.platform().alerts()).alerts
@@ -235,12 +229,9 @@ class ConsoleReader:
             return []
         revoked = {(row["tenant"], row["ts"]) for row in ended.rows if principal in str(row.get("details") or "")}
         last = {row["tenant"]: row["ts"] for row in reversed(used.rows) if row.get("tenant")}
+        grant = GrantItem(principal=principal, role=CARRIED, actions=(), queues=("*",), expires_at=None)
         return [
-            Permission(
-                name,
-                GrantItem(principal=principal, role=CARRIED, actions=(), queues=("*",), expires_at=None),
-                from_token=True,
-            )
+            Permission(name, grant, from_token=True)
             for name, ts in sorted(last.items())
             if name not in stored and not any(where == name and at >= ts for where, at in revoked)
         ]

@@ -13,13 +13,20 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
+from textual.dom import DOMNode
 from textual.widgets import Markdown
 
 from tenantq.console import actions
 from tenantq.console.not_granted import NOT_GRANTED_TEXT
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX
-from tenantq.console.reports import access_report, compliance_report, controls_report, usage_hours, usage_report
+from tenantq.console.reports import (
+    access_report,
+    compliance_report,
+    controls_report,
+    document,
+    usage_hours,
+    usage_report,
+)
 from tenantq.console.security_rows import ACCESS_CHANGES, FILTERS, KEY_PRINCIPAL, AuditFilter
 from tenantq.console.state import ConsoleState
 from tenantq.console.state_screen import StateScreen
@@ -79,15 +86,15 @@ class ReportScreen(StateScreen):
 
 
 REPORT_BINDINGS: Final = [
-    Binding("h", "report('usage')", "usage", show=False, tooltip="usage over time, as a report"),
-    Binding("y", "report('compliance')", "compliance", show=False, tooltip="compliance report"),
+    Binding("h", "app.report('usage')", "usage", show=False, tooltip="usage over time, as a report"),
+    Binding("y", "app.report('compliance')", "compliance", show=False, tooltip="compliance report"),
 ]
-"""The keys of a screen with an ``action_report`` that calls ``show_report``."""
+"""The keys of a screen about the shown tenant."""
 
 
-def show_report(screen: StateScreen, name: str) -> None:
+def show_report(node: DOMNode, state: ConsoleState, name: str) -> None:
     """Show a report about the shown tenant; the compliance of the platform while the audit trail is the platform's."""
-    console, state = actions.console_of(screen), screen.state
+    console = actions.console_of(node)
     tenant, reader = state.tenant, console.reader
     if tenant is None:
         console.say(f"{NOT_GRANTED_TEXT}: this credential cannot read its tenant")
@@ -95,10 +102,8 @@ def show_report(screen: StateScreen, name: str) -> None:
 
     async def usage() -> str:
         (rows, cut), view = await reader.audit_rows(tenant, USAGE, USAGE_ROWS_MAX), await reader.view(tenant)
-        now_ms = reader.clock.wall_ms()
-        return usage_report(
-            view, await reader.security(tenant, DENIED), usage_hours(rows, now_ms), cut=cut, now_ms=now_ms
-        )
+        security, now_ms = await reader.security(tenant, DENIED), reader.clock.wall_ms()
+        return usage_report(view, security, usage_hours(rows, now_ms), cut=cut, now_ms=now_ms)
 
     async def compliance() -> str:
         changes, _ = await reader.audit_rows(tenant, FILTERS[1], CHANGES_MAX)
@@ -107,17 +112,17 @@ def show_report(screen: StateScreen, name: str) -> None:
         return compliance_report(found, security, denied, changes, reader.clock.wall_ms())
 
     async def platform_compliance() -> str:
-        return "\n\n".join(controls_report(await console.client.platform().compliance()))
+        return document(*controls_report(await console.client.platform().compliance()))
 
     if name == "compliance" and state.audit_filter.platform:
-        screen.app.push_screen(ReportScreen(state, "compliance-platform", platform_compliance))
+        console.push_screen(ReportScreen(state, "compliance-platform", platform_compliance))
     else:
-        screen.app.push_screen(ReportScreen(state, f"{name}-{tenant}", usage if name == "usage" else compliance))
+        console.push_screen(ReportScreen(state, f"{name}-{tenant}", usage if name == "usage" else compliance))
 
 
-def show_access_review(screen: Screen[None], state: ConsoleState, principal: str) -> None:
+def show_access_review(node: DOMNode, state: ConsoleState, principal: str) -> None:
     """Show a report about a principal in all tenants."""
-    console = actions.console_of(screen)
+    console = actions.console_of(node)
     reader = console.reader
 
     async def review() -> str:
@@ -130,4 +135,4 @@ def show_access_review(screen: Screen[None], state: ConsoleState, principal: str
         return access_report(principal, found, denied, about, reader.clock.wall_ms())
 
     stem = re.sub(r"[^\w.-]+", "-", f"access-{principal}")
-    screen.app.push_screen(ReportScreen(state, stem, review))
+    console.push_screen(ReportScreen(state, stem, review))

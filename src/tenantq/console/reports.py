@@ -13,8 +13,8 @@ from tenantq.console.not_granted import known
 from tenantq.console.queue_rows import QUOTA_COLUMNS, bar, encryption_line, facts_line, quota_rows
 from tenantq.console.reader import Permission, SecurityView, TenantView
 from tenantq.console.security_rows import CONTROL_STATES, GRANT_COLUMNS, KEY_COLUMNS, grant_rows, key_rows
-from tenantq.console.table import Cell, Column, Row, count_cell, row_of
-from tenantq.domain.formatting import plural, printable, show_age, show_size, show_time
+from tenantq.console.table import Cell, Column, Row, count_cell, minute_of, row_of, second_of
+from tenantq.domain.formatting import plural, printable, show_age, show_size
 from tenantq.wire.compliance import ComplianceReply
 
 HOUR_MS: Final = 3_600_000
@@ -34,7 +34,7 @@ class UsageHour(msgspec.Struct):
 
 
 USAGE_COLUMNS: Final = (
-    Column("hour", "hour (UTC)", 16, 0, lambda one, _: Cell(_minute(one.start_ms))),
+    Column("hour", "hour (UTC)", 16, 0, lambda one, _: Cell(minute_of(one.start_ms))),
     Column("added", "added", 8, 1, lambda one, _: count_cell(one.added), right=True),
     Column("bytes", "bytes", 9, 2, lambda one, _: count_cell(one.bytes, show=show_size), right=True),
     Column("acked", "completed", 9, 3, lambda one, _: count_cell(one.acked), right=True),
@@ -86,16 +86,14 @@ def usage_report(
         + (f", oldest {show_age(one.oldest_age_ms)}" if one.oldest_age_ms else "")
         for one in known(view.queues) or ()
     ]
-    return "\n\n".join(
-        [
-            f"# Usage of {view.name}",
-            f"{_minute(now_ms)} UTC. {facts_line(view.facts)}.",
-            f"{total:,} messages added and {refused:,} calls refused by limits in the last {HOURS} hours.",
-            markdown_table("By hour", USAGE_COLUMNS, busy) + note,
-            markdown_table("Quotas", QUOTA_COLUMNS, quota_rows(view.usage)),
-            "\n".join(["## Queues", "", *(queues or ["none"])]),
-            f"## Encryption\n\n{encryption_line(security.encryption if security else None)}",
-        ]
+    return document(
+        f"# Usage of {view.name}",
+        f"{minute_of(now_ms)} UTC. {facts_line(view.facts)}.",
+        f"{total:,} messages added and {refused:,} calls refused by limits in the last {HOURS} hours.",
+        markdown_table("By hour", USAGE_COLUMNS, busy) + note,
+        markdown_table("Quotas", QUOTA_COLUMNS, quota_rows(view.usage)),
+        "\n".join(["## Queues", "", *(queues or ["none"])]),
+        f"## Encryption\n\n{encryption_line(security.encryption if security else None)}",
     )
 
 
@@ -110,7 +108,11 @@ def controls_report(found: ComplianceReply) -> list[str]:
         failed = [one for one in control.evidence if not one.passed]
         lines += [f"    - {escaped(f'{one.tenant} {one.subject}'.strip())}: {escaped(one.text)}" for one in failed]
     title = f"# Compliance of {found.tenant or 'the platform'}"
-    return [title, f"{_minute(found.at)} UTC. {CONTROL_STATES[found.status]}.", "\n".join(["## Controls", "", *lines])]
+    return [
+        title,
+        f"{minute_of(found.at)} UTC. {CONTROL_STATES[found.status]}.",
+        "\n".join(["## Controls", "", *lines]),
+    ]
 
 
 def compliance_report(
@@ -122,14 +124,12 @@ def compliance_report(
 ) -> str:
     """Return controls, keys, grants, denied calls and changes of a tenant."""
     keys, grants = known(security.keys) or [], known(security.grants) or []
-    return "\n\n".join(
-        [
-            *controls_report(found),
-            markdown_table("Keys", KEY_COLUMNS, key_rows(keys, now_ms)),
-            markdown_table("Grants", GRANT_COLUMNS[1:], grant_rows((found.tenant, one) for one in grants)),
-            markdown_table("Denied calls, last 24 hours", DENIED_COLUMNS, denied_rows(denied)),
-            trail("Changes", changes),
-        ]
+    return document(
+        *controls_report(found),
+        markdown_table("Keys", KEY_COLUMNS, key_rows(keys, now_ms)),
+        markdown_table("Grants", GRANT_COLUMNS[1:], grant_rows((found.tenant, one) for one in grants)),
+        markdown_table("Denied calls, last 24 hours", DENIED_COLUMNS, denied_rows(denied)),
+        trail("Changes", changes),
     )
 
 
@@ -141,15 +141,18 @@ def access_report(
     now_ms: int,
 ) -> str:
     """Return what a principal may do, what it was denied, and how its access was changed."""
-    return "\n\n".join(
-        [
-            f"# Access review of {escaped(principal)}",
-            f"{_minute(now_ms)} UTC. {plural(len(found), 'right')} left.",
-            trail("Remediation", changes),
-            markdown_table("Rights", GRANT_COLUMNS, grant_rows((one.tenant, one.grant) for one in found)),
-            markdown_table("Denied calls, last 24 hours", DENIED_COLUMNS, denied_rows(denied)),
-        ]
+    return document(
+        f"# Access review of {escaped(principal)}",
+        f"{minute_of(now_ms)} UTC. {plural(len(found), 'right')} left.",
+        trail("Remediation", changes),
+        markdown_table("Rights", GRANT_COLUMNS, grant_rows((one.tenant, one.grant) for one in found)),
+        markdown_table("Denied calls, last 24 hours", DENIED_COLUMNS, denied_rows(denied)),
     )
+
+
+def document(*parts: str) -> str:
+    """Return paragraphs, headings and tables as one text."""
+    return "\n\n".join(parts)
 
 
 def denied_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
@@ -164,7 +167,7 @@ def denied_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 def trail(title: str, rows: Iterable[Mapping[str, Any]]) -> str:
     """Return a heading and a list of rows of the audit trail."""
     lines = [
-        f"- {show_time(int(row['ts']))[:19].replace('T', ' ')} {row.get('tenant') or '(platform)'}: **{row.get('op')}** "
+        f"- {second_of(int(row['ts']))} {row.get('tenant') or '(platform)'}: **{row.get('op')}** "
         f"by {escaped(str(row.get('principal') or ''))}. {escaped(str(row.get('details') or ''))}"
         for row in rows
     ]
@@ -186,7 +189,3 @@ def markdown_table(title: str, columns: Sequence[Column], rows: Sequence[Row]) -
 def escaped(text: str) -> str:
     """Return a text of one line in which no character has a meaning in Markdown."""
     return _SPECIAL.sub(r"\\\1", " ".join(printable(text).splitlines())) or " "
-
-
-def _minute(ms: int) -> str:
-    return show_time(ms)[:16].replace("T", " ")

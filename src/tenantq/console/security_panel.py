@@ -113,6 +113,7 @@ class SecurityPanel(Panel):
     """Four views: the audit trail, API keys, grants and compliance controls."""
 
     ENTER: ClassVar = Binding("enter", "", "rights of this principal in all tenants")
+    _text = ""  # of the filter
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "view('audit')", "audit trail", show=False),
@@ -136,9 +137,6 @@ class SecurityPanel(Panel):
             yield LiveTable(GRANT_COLUMNS[1:], empty="…", id="grants")
             yield LiveTable(CONTROL_COLUMNS, empty="…", id="controls")
         yield Static("", id="row-details", markup=False)
-
-    def on_mount(self) -> None:
-        self._text = ""
 
     @property
     def table(self) -> LiveTable:
@@ -264,7 +262,7 @@ class SecurityPanel(Panel):
         console = actions.console_of(self)
         security, key = self.state.security, self.table.current
         if security is None or key is None or self.view in {"audit", "controls"}:
-            console.say("choose a key (k) or a grant (g) to revoke")
+            console.say("select a key (k) or a grant (g) to revoke")
         elif self.view == "keys" and not isinstance(security.keys, NotGranted):
             name = next((one.name for one in security.keys if one.key_id == key), key)
             await actions.revoke_key(console, security.tenant, key, name)

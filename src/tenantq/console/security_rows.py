@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from tenantq.console.table import Cell, Column, Row, Tone, count_cell, row_of
+from tenantq.console.table import Cell, Column, Row, Tone, count_cell, minute_of, row_of
 from tenantq.domain.compliance import ControlStatus
 from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
@@ -196,4 +196,4 @@ def _rights(one: KeyItem | GrantItem) -> str:
 
 
 def _minute(ms: int | None) -> Cell:
-    return Cell("never", "dim") if ms is None else Cell(show_time(ms)[:16].replace("T", " "))
+    return Cell("never", "dim") if ms is None else Cell(minute_of(ms))

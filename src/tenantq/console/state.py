@@ -41,7 +41,7 @@ class ConsoleState:
 
     @property
     def tenant(self) -> str | None:
-        """The name of the shown tenant. None if there is none, or if the credential may not learn the name."""
+        """The name of the shown tenant. None if there is none, or if the credential may not see the name."""
         if self.view is None:
             return self.selected
         return None if self.view.name == UNNAMED else self.view.name
@@ -82,7 +82,7 @@ class ConsoleState:
         return next((queue for queue in queues or () if queue.name == name), None)
 
     def update(self, snapshot: ConsoleSnapshot) -> None:
-        """Take over a refresh."""
+        """Apply a refresh."""
         self.snapshot = snapshot
         self.problem = ""
         self.tenant_rates.read(tenant_totals(snapshot.tenants), snapshot.listed_at_ms)

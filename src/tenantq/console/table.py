@@ -86,11 +86,19 @@ def text_cell(text: str | None) -> Cell:
     return Cell(text) if text else Cell("-", "dim")
 
 
+def minute_of(ms: int) -> str:
+    """Return a wall-clock time in UTC without seconds."""
+    return second_of(ms)[:16]
+
+
+def second_of(ms: int) -> str:
+    """Return a wall-clock time in UTC without milliseconds."""
+    return show_time(ms)[:19].replace("T", " ")
+
+
 def time_column(field: str, heading: str, rank: int) -> Column:
     """Return a column of a field with a time, without year and seconds."""
-    return Column(
-        field, f"{heading} (UTC)", 11, rank, lambda one: Cell(show_time(getattr(one, field))[5:16].replace("T", " "))
-    )
+    return Column(field, f"{heading} (UTC)", 11, rank, lambda one: Cell(minute_of(getattr(one, field))[5:]))
 
 
 def count_cell(count: int | None, tone: Tone = "", show: Callable[[int], str] = show_count) -> Cell:

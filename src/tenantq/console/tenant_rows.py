@@ -8,7 +8,7 @@ import msgspec
 from tenantq.console.not_granted import NOT_GRANTED, NOT_GRANTED_TEXT, NotGranted, known
 from tenantq.console.rate_history import TREND, RateHistory, rate_cell, trend_cell
 from tenantq.console.table import Cell, Column, Row, count_cell, row_of
-from tenantq.domain.formatting import show_size
+from tenantq.domain.formatting import plural, show_size
 from tenantq.domain.names import dead_letter_name
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import TenantFigures, TenantReply, UsageReply
@@ -79,10 +79,8 @@ def own_summary(
         fields |= {name: used.quotas[name].used for name in ("backlog", "in_flight", "queues")}
         fields |= {"health": used.state, "throttled": used.throttled_total, "bytes": used.quotas["stored_bytes"].used}
     if (found := known(queues)) is not None:
-        fields["dead"] = dead_in(found)
-        fields["added"], fields["acked"] = (
-            sum(getattr(one, f"{name}_total") for one in found) for name in ("added", "acked")
-        )
+        added, acked = sum(one.added_total for one in found), sum(one.acked_total for one in found)
+        fields |= {"dead": dead_in(found), "added": added, "acked": acked}
     return TenantSummary(name=name, number=1, **fields)
 
 
@@ -149,7 +147,7 @@ def health_cell(health: Health | None) -> Cell:
 
 def summary_line(tenants: Sequence[TenantSummary]) -> str:
     """Return a line with the number of tenants, and of those that need attention."""
-    texts = [f"{len(tenants):,} tenant{'' if len(tenants) == 1 else 's'}"]
+    texts = [plural(len(tenants), "tenant")]
     for health in ("critical", "warning"):
         count = sum(tenant.health == health for tenant in tenants)
         if count:

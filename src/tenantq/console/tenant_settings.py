@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq.domain.formatting import parse_value
+from tenantq.domain.formatting import dotted, nested, parse_value
 from tenantq.domain.limits import REASON_CHARS_MIN
 from tenantq.errors import Invalid
 
@@ -45,28 +45,19 @@ _NEVER_EMPTY: Final = ("weight", "quotas.soft_percent")
 
 def form_fields(config: Mapping[str, Any], *, unset: str = _UNSET) -> list[FormField]:
     """Return the fields of the form, filled with a tenant's settings. ``unset`` is the hint in the others."""
-    fields: list[FormField] = []
-    for name, label, hint in _SETTINGS:
-        value = _lookup(config, name)
-        fields.append(FormField(name, label, "" if value is None else str(value), hint.replace(_UNSET, unset)))
-    return fields
+    known = {name: str(value) for name, value in dotted(config) if value is not None}
+    return [FormField(name, label, known.get(name, ""), hint.replace(_UNSET, unset)) for name, label, hint in _SETTINGS]
 
 
 def changed_settings(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that differ from ``config``, nested as in the HTTP interface. An empty field is no limit. Raises Invalid."""
-    changes: dict[str, Any] = {}
-    for name, label, _ in _SETTINGS:
-        if name not in typed:
-            continue
-        value = _typed_value(name, label, typed[name].strip())
-        if value == _lookup(config, name) or (value is None and name in _NEVER_EMPTY):
-            continue
-        place = changes
-        *sections, last = name.split(".")
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    return changes
+    """Return the settings that differ from ``config``, nested as in the HTTP interface. An empty field means no limit. Raises Invalid."""
+    known = dict(dotted(config))
+    values = [(name, _typed_value(name, label, typed[name].strip())) for name, label, _ in _SETTINGS if name in typed]
+    return nested(
+        (name, value)
+        for name, value in values
+        if value != known.get(name) and (value is not None or name not in _NEVER_EMPTY)
+    )
 
 
 def with_reason(changes: dict[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
@@ -85,13 +76,6 @@ def check_destroy(name: str, typed: Mapping[str, str]) -> str:
     if len(reason) < REASON_CHARS_MIN:
         raise Invalid(f"reason: must have at least {REASON_CHARS_MIN} characters; it is stored in the audit trail")
     return reason
-
-
-def _lookup(config: Mapping[str, Any], name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def _typed_value(name: str, label: str, text: str) -> int | None:

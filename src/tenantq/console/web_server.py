@@ -73,13 +73,13 @@ class WebSession:
 
 
 class ConsoleProcess(AppService):
-    """A console with the credential of a session. Nothing of the operator's own settings reaches it."""
+    """A console with the credential of a session. The operator's own settings do not reach it."""
 
     def __init__(
         self, settings: WebSettings, session: WebSession, connection: web.WebSocketResponse, downloads: DownloadManager
     ) -> None:
         super().__init__(
-            f"exec {shlex.join([sys.executable, '-m', 'tenantq.console.web_session'])}",  # no shell stays between
+            f"exec {shlex.join([sys.executable, '-m', 'tenantq.console.web_session'])}",  # without a shell in between
             write_bytes=connection.send_bytes,
             write_str=connection.send_str,
             close=self._close_socket,
@@ -128,17 +128,13 @@ class ConsoleWeb:
     def application(self) -> web.Application:
         """Return the application."""
         app = web.Application(middlewares=[self._guard], client_max_size=_FORM_BYTES_MAX)
-        app.add_routes(
-            [
-                web.get("/", self._index),
-                web.post("/login", self._login),
-                web.post("/logout", self._logout),
-                web.get("/ws", self._console),
-                web.get("/download/{key}", self._download),
-                web.static("/static", _STATIC),
-                web.static("/pages", _PAGES),
-            ]
-        )
+        app.router.add_get("/", self._index)
+        app.router.add_post("/login", self._login)
+        app.router.add_post("/logout", self._logout)
+        app.router.add_get("/ws", self._console)
+        app.router.add_get("/download/{key}", self._download)
+        app.router.add_static("/static", _STATIC)
+        app.router.add_static("/pages", _PAGES)
         app.on_shutdown.append(self._end_all)
         return app
 
@@ -146,7 +142,7 @@ class ConsoleWeb:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse other hosts, and requests that another site caused; add security headers."""
+        """Refuse other hosts and cross-site requests; add security headers."""
         origin = self._settings.origin
         if f"{self._scheme}://{request.host}" != origin:
             raise web.HTTPMisdirectedRequest(text="unknown host")
@@ -181,7 +177,7 @@ class ConsoleWeb:
         return _page("console.html", websocket=self._websocket, principal=session.principal)
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        """Have the server check the credential, and start a session with it."""
+        """Check the credential with the server, and start a session."""
         token = str((await request.post()).get("token", "")).strip()
         problem, principal = "", ""
         async with self._logins:
@@ -273,7 +269,7 @@ class ConsoleWeb:
 
 
 async def _pass_on(console: ConsoleProcess, text: str) -> None:
-    """Pass a message of the browser on to the console. Others than keys, sizes and pings are ignored."""
+    """Pass a message of the browser on to the console. Ignores everything except keys, sizes, pings and focus."""
     try:
         match msgspec.json.decode(text):
             case ["stdin", str() as typed]:

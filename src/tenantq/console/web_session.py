@@ -1,4 +1,4 @@
-"""A console of a browser: a process that ``web_server`` starts, with server and credential in its environment."""
+"""A console in a browser: a process that ``web_server`` starts, with server and credential in its environment."""
 
 import asyncio
 import os

@@ -240,7 +240,7 @@ async def test_compliance_controls_are_shown_with_their_failures(acme: Tenant, c
         assert {row["status"] for row in rows[1:]} == {"● pass", "does not apply"}
         assert "encryption: messages are stored as plaintext" in user.text()
         await user.press("v", "w", "enter")
-        assert "choose a key (k) or a grant (g) to revoke" in user.said()
+        assert "select a key (k) or a grant (g) to revoke" in user.said()
     async with console("acme", role="viewer", size=(160, 45)) as user:
         await user.press("shift+tab", "l")
         assert "not granted" in user.text()

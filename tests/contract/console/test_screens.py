@@ -107,7 +107,7 @@ async def test_help_lists_the_keys_of_every_panel(console: OpenConsole) -> None:
         shown = user.text()
         for key, text in (
             ("T", "manage the tenant: settings, quotas"),
-            ("1 … 9, Ctrl+1 … 9", "show the tenant with this number"),
+            ("1 … 9, Ctrl+1 … 9", "show the tenant of this number"),
             ("/", "filter the panel while you type"),
             ("Ctrl+T", "create a tenant"),
             ("S", "reverse the order"),
