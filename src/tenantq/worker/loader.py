@@ -14,12 +14,8 @@ def load_worker(address: str) -> Worker:
     Raises Invalid if the address is malformed or does not name a worker, and NotFound if the module or name does not exist. Errors
     inside the module propagate.
     """
-    module_name, colon, name = address.partition(":")
-    if (
-        not colon
-        or not module_name
-        or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])
-    ):
+    module_name, _, name = address.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
         raise Invalid(f"worker: {address[:100]!r} is not of the form module:name, for example shop.tasks:worker")
     here = str(Path.cwd())
     if here not in sys.path:

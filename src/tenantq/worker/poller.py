@@ -21,14 +21,12 @@ RECHECK_MS: Final = 5_000
 """Interval of checks whether skipped tenants can be polled again."""
 ALL_SKIPPED_MS: Final = 100
 """Minimum length of a poll while all tenants are skipped."""
-
-log = logging.getLogger("tenantq.worker")
 _BACKOFF: Final = Backoff(100, 10_000)  # after a failed poll
 _ABSENT_PAUSE_MS: Final = 1_000  # between polls of a queue that does not exist yet
 
 
 class NamedFleet:
-    """Polls like a fleet. The server refuses a whole poll because of one tenant, which the error names.
+    """Polls like a fleet, but skips tenants that refuse polls. The server refuses a whole poll then; the error names the tenant.
 
     Raises Forbidden if all tenants refuse the first poll.
     """
@@ -119,7 +117,7 @@ class NamedFleet:
 
 @dataclass(eq=False)
 class Poller:
-    """Polls for as many messages as the worker can hold, until cancelled. Survives errors that may pass.
+    """Polls for as many messages as the worker can hold, until cancelled. Survives temporary errors.
 
     A queue that had messages is polled without wait for the whole free capacity, which is reserved meanwhile. A queue that had none is
     polled with a wait for a part of it, without a reservation. So idle queues take no capacity from busy ones. Messages that arrive

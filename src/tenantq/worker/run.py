@@ -20,7 +20,7 @@ from tenantq.worker.task import Task
 log = logging.getLogger("tenantq.worker")
 
 _LAST_MS: Final = 1_000
-"""How long cancelled handlers may take to end, and then how long the release of messages may take."""
+"""Time limit for cancelled handlers to end, and then for messages to be released."""
 _FORCED_MS: Final = 250
 """The same for a forced stop: time for one request to a healthy server."""
 
@@ -100,7 +100,7 @@ class WorkerRun:
             await capacity.change()
 
     def stop(self, *, force: bool) -> None:
-        """Start a graceful stop or, with ``force``, stop at once."""
+        """Start a graceful stop or, with ``force``, stop immediately."""
         if not self.is_stopping:
             count = len(self._capacity.running) + len(self._capacity.overdue)
             log.info("stopping: waiting for %d handlers", count, extra={"running": count})
@@ -109,7 +109,7 @@ class WorkerRun:
             self._forced.set()
 
     async def _drain(self) -> None:
-        """Stop polling, release waiting messages, let handlers finish in time and release the rest.
+        """Stop polling, release waiting messages, wait for handlers to finish and release the rest.
 
         Every step has a time limit, also if a handler ignores its cancellation or the server does not answer.
         """
@@ -203,7 +203,7 @@ class WorkerRun:
             log.error("internal error in the worker", exc_info=error)
 
     def _free_slot(self, thread: asyncio.Future[Any] | None) -> None:
-        """Free a slot, at once or when the overdue ``thread`` has ended."""
+        """Free a slot, immediately or when the overdue ``thread`` has ended."""
         if thread is None:
             self._free_slots += 1
             self._begin()
@@ -211,7 +211,7 @@ class WorkerRun:
         self._capacity.overdue.add(thread)
         thread.add_done_callback(self._thread_ended)
         if not self._capacity.has_slots and not self.is_stopping:
-            log.error("all slots are occupied by handlers that timed out; polling continues when one of them ends")
+            log.error("all slots are occupied by handlers that timed out; polling resumes when one of them ends")
             self._return_waiting()
 
     def _thread_ended(self, thread: asyncio.Future[Any]) -> None:

@@ -77,24 +77,18 @@ class Worker:
             self.settings = client
         else:
             self.settings = (AsyncClient(client, token) if isinstance(client, str) else client).settings
-        check_field("concurrency", concurrency, Annotated[int, between(1, CONCURRENCY_MAX)])
-        check_field(
-            "prefetch", concurrency if prefetch is None else prefetch, Annotated[int, between(0, CONCURRENCY_MAX)]
-        )
-        check_field("lease_ms", lease_ms, Annotated[int, between(1_000, limits.LEASE_MS_MAX)])
-        check_field("wait_ms", wait_ms, limits.WaitMs)
-        check_field("drain_ms", drain_ms, Annotated[int, between(0, limits.TTL_MS_MAX)])
+        prefetch = concurrency if prefetch is None else prefetch
+        self.concurrency = check_field("concurrency", concurrency, Annotated[int, between(1, CONCURRENCY_MAX)])
+        self.prefetch = check_field("prefetch", prefetch, Annotated[int, between(0, CONCURRENCY_MAX)])
+        self.lease_ms = check_field("lease_ms", lease_ms, Annotated[int, between(1_000, limits.LEASE_MS_MAX)])
+        self.wait_ms = check_field("wait_ms", wait_ms, limits.WaitMs)
+        self.drain_ms = check_field("drain_ms", drain_ms, Annotated[int, between(0, limits.TTL_MS_MAX)])
         if tenants is not None and not fleet:
             raise Invalid("tenants: requires fleet=True")
         self.queues = None if queues is None else [check_queue_name(queue) for queue in queues]
         self.name = check_field("name", name or f"{socket.gethostname()}-{os.getpid()}", WorkerName)
-        self.concurrency = concurrency
-        self.prefetch = concurrency if prefetch is None else prefetch
         self.fleet = fleet
         self.tenants = None if tenants is None else [check_tenant_name(tenant) for tenant in tenants]
-        self.lease_ms = lease_ms
-        self.wait_ms = wait_ms
-        self.drain_ms = drain_ms
         self.tasks: dict[str, Task[Any, Any]] = {}
         self._before: list[Before] = list(before)
         self._after: list[After] = list(after)
@@ -118,7 +112,7 @@ class Worker:
         ``AsyncMessage``, or no annotation), or anything decoded from JSON: ``dict``, a dataclass, a msgspec Struct, a pydantic model.
         A second parameter gets the message.
 
-        After ``timeout_ms`` the message is nacked. A coroutine is cancelled; a thread cannot be, and occupies its slot until it
+        After ``timeout_ms`` the message is nacked. A coroutine is cancelled; a thread cannot be cancelled and occupies its slot until it
         ends. ``retry`` sets the retry delay; None: the queue's backoff. With ``result`` the return value is stored as the result.
         """
 
@@ -152,9 +146,7 @@ class Worker:
         """Add a message for a task or queue, with the options of ``Queue.add``. Blocks; not for coroutines."""
         queue = task if isinstance(task, str) else task.queue
         with self._lock:
-            if self._client is None:
-                self._client = Client(settings=self.settings)
-            client = self._client
+            client = self._client = self._client or Client(settings=self.settings)
         target = client.queue(queue) if tenant is None else client.tenant(tenant).queue(queue)
         return target.add(body, **options)
 
@@ -181,7 +173,7 @@ class Worker:
     def run(self, *, burst: bool = False) -> bool:
         """Work until SIGTERM or SIGINT; with ``burst`` only until all queues are empty. Call it in the main thread.
 
-        The first signal lets handlers finish within ``drain_ms`` and releases all other messages; a second one ends it at once.
+        The first signal lets handlers finish within ``drain_ms`` and releases all other messages; a second one ends the worker immediately.
         Returns whether every started handler finished.
         """
         loop = asyncio.new_event_loop()  # asyncio.Runner would wait forever for handlers that ignore cancellation
