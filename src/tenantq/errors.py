@@ -53,17 +53,16 @@ from typing import Self
 class TenantqError(Exception):
     """Something went wrong in tenantq."""
 
-    code = "internal"
-    status = 500
+    code = "internal"  # for clients
+    status = 500  # of HTTP
     maybe_done = False  # set by a client: an earlier attempt may have reached the server and taken effect
 
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        """Set the code and the status of a class. Without them it has those of its base."""
+        cls.code, cls.status = code or cls.code, status or cls.status
+
     def __init__(
-        self,
-        message: str = "",
-        *,
-        tenant: str | None = None,
-        queue: str | None = None,
-        id: str | None = None,
+        self, message: str = "", *, tenant: str | None = None, queue: str | None = None, id: str | None = None
     ) -> None:
         super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
         self.tenant = tenant
@@ -84,11 +83,8 @@ class TenantqError(Exception):
         return again
 
 
-class Unauthenticated(TenantqError):
+class Unauthenticated(TenantqError, code="unauthenticated", status=401):
     """The credential is missing or invalid: unknown, expired, revoked or malformed. Get a new one."""
-
-    code = "unauthenticated"
-    status = 401
 
 
 class SignatureRefused(Unauthenticated):
@@ -99,28 +95,20 @@ class SignatureRefused(Unauthenticated):
         self.aws_code = aws_code  # for clients of Amazon SQS
 
 
-class Forbidden(TenantqError):
+class Forbidden(TenantqError, code="forbidden", status=403):
     """The credential does not allow this here. Ask an administrator of the tenant for a grant."""
-
-    code = "forbidden"
-    status = 403
 
 
 class Suspended(Forbidden):
     """The tenant is suspended: adds and polls are refused. Leased messages can be acked or nacked, except in mode freeze."""
 
 
-class KeySuspended(Forbidden):
+class KeySuspended(Forbidden, code="key_suspended"):
     """The API key is suspended because of an alert. A platform administrator can release it."""
 
-    code = "key_suspended"
 
-
-class Limited(TenantqError):
+class Limited(TenantqError, code="rate_limited", status=429):
     """A limit is reached. Nothing was changed or consumed."""
-
-    code = "rate_limited"
-    status = 429
 
     def __init__(
         self, message: str = "", *, limit: int = 0, current: int = 0, retry_after_ms: int = 1_000, **where: str | None
@@ -135,32 +123,22 @@ class RateLimited(Limited):
     """Too many operations or bytes per second. Wait and retry."""
 
 
-class QuotaExceeded(Limited):
+class QuotaExceeded(Limited, code="quota_exceeded"):
     """A quota is used up. Wait until it resets, free some of it, or ask for a higher one."""
 
-    code = "quota_exceeded"
     quota = ""  # its name, where the engine refused the work
 
 
-class Invalid(TenantqError, ValueError):
+class Invalid(TenantqError, ValueError, code="invalid", status=422):
     """An argument is out of range or malformed."""
 
-    code = "invalid"
-    status = 422
 
-
-class TooLarge(TenantqError):
+class TooLarge(TenantqError, code="too_large", status=413):
     """A body, batch or attribute set is larger than its limit."""
 
-    code = "too_large"
-    status = 413
 
-
-class NotFound(TenantqError):
+class NotFound(TenantqError, code="not_found", status=404):
     """The tenant, queue, message or result does not exist."""
-
-    code = "not_found"
-    status = 404
 
 
 _NAME_SHOWN_CHARS = 80  # of a name that a caller made up
@@ -176,45 +154,28 @@ def no_queue(name: str, tenant: str | None) -> NotFound:
     return NotFound(f"queue '{name[:_NAME_SHOWN_CHARS]}' does not exist", tenant=tenant, queue=name)
 
 
-class Conflict(TenantqError):
+class Conflict(TenantqError, code="conflict", status=409):
     """The name or idempotency key is already in use for something else."""
 
-    code = "conflict"
-    status = 409
 
-
-class LegalHold(Conflict):
+class LegalHold(Conflict, code="legal_hold"):
     """The tenant is under legal hold: nothing of it may be deleted. A platform administrator can release the hold."""
 
-    code = "legal_hold"
 
-
-class WrongRegion(Conflict):
+class WrongRegion(Conflict, code="wrong_region", status=421):
     """The tenant does not allow the region of the server that was called. Call a server in one of its regions."""
 
-    code = "wrong_region"
-    status = 421
 
-
-class Draining(TenantqError):
+class Draining(TenantqError, code="draining", status=409):
     """The queue is being deleted: adds and polls are refused."""
 
-    code = "draining"
-    status = 409
 
-
-class LeaseLost(TenantqError):
+class LeaseLost(TenantqError, code="lease_lost", status=409):
     """The receipt is not the message's current lease: the lease expired, was settled, or never existed. Poll again."""
 
-    code = "lease_lost"
-    status = 409
 
-
-class KmsError(TenantqError):
+class KmsError(TenantqError, code="key_refused", status=409):
     """The key management service refuses a call that the tenant's encryption needs. Nothing is stored or delivered in plain text."""
-
-    code = "key_refused"
-    status = 409
 
 
 class KmsDenied(KmsError):
@@ -225,35 +186,25 @@ class KeyDisabled(KmsError):
     """The tenant's key is disabled, deleted or does not exist. Enable it, or rewrap to another key while it still works."""
 
 
-class SealBroken(TenantqError):
+class SealBroken(TenantqError, code="seal_broken", status=500):
     """Encrypted bytes cannot be decrypted: they were changed, or moved here from another message, queue or tenant."""
 
-    code = "seal_broken"
-    status = 500
 
-
-class Erased(TenantqError):
+class Erased(TenantqError, code="erased", status=410):
     """The tenant's data keys were destroyed. Data encrypted with them is unreadable forever."""
 
-    code = "erased"
-    status = 410
 
-
-class QueueDamaged(TenantqError):
+class QueueDamaged(TenantqError, code="queue_damaged"):
     """Stored rows of the queue cannot be read, so it is quarantined. Other queues work. Restore the store from a backup."""
-
-    code = "queue_damaged"
 
 
 class BadAnswer(TenantqError):
     """The reply is too large for this client, or invalid. Request less at a time, or check the address and the versions."""
 
 
-class Unavailable(TenantqError):
+class Unavailable(TenantqError, code="unavailable", status=503):
     """The shard cannot do this now. Retry later."""
 
-    code = "unavailable"
-    status = 503
     retry_after_ms = 0  # set if the server said when a retry may succeed
 
 

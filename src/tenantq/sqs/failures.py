@@ -96,11 +96,8 @@ _KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first matc
 )
 
 
-class SqsFailure(TenantqError):
+class SqsFailure(TenantqError, code="invalid", status=422):
     """An error that Amazon SQS defines."""
-
-    code = "invalid"
-    status = 422
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
