@@ -6,7 +6,6 @@ A setting ``http`` is ``TENANTQ_HTTP`` in the environment; one of a section, suc
 
 from __future__ import annotations
 
-import tomllib
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.kms.settings import KmsSettings
 from tenantq.rpc.settings import RpcSettings
 from tenantq.runtime.tls import TlsFiles
+from tenantq.runtime.toml_files import read_toml
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.gate_settings import GateSettings
 from tenantq.service.metrics.settings import MetricsSettings, TelemetrySettings
@@ -119,9 +119,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> ServerSettings:
     """Return the settings. Raises Invalid that names the setting, its source, and what is wrong."""
-    given: dict[str, Any] = {}
-    if file is not None:
-        given = _from_file(file)
+    given = read_toml(file, dict[str, Any], "settings file") if file is not None else {}
     _merge(given, _from_environment(environment))
     _merge(given, {name: value for name, value in flags.items() if value is not None})
     settings = build(ServerSettings, given)
@@ -152,15 +150,6 @@ def shown_url(settings: ServerSettings, port: int) -> str:
     """Return the URL of a server."""
     scheme = "https" if settings.tls is not None else "http"
     return f"{scheme}://{shown_address('http', settings.http, port)}"
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Invalid(f"settings file {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"settings file {file}: {error}") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Filters of journal rows, and the audit result of a row's outcome."""
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
@@ -9,7 +9,6 @@ from tenantq.journal.record import JournalRow
 from tenantq.runtime.randomness import id_bytes
 
 AuditResult = Literal["SUCCESS", "DENIED", "ERROR"]
-RESULTS: Final[tuple[str, ...]] = get_args(AuditResult)
 
 _RESULTS_OF: Final[dict[str, AuditResult]] = {
     **dict.fromkeys(("ok", "expired", "dead", "deferred", "healed"), "SUCCESS"),

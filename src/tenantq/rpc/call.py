@@ -183,7 +183,7 @@ class RunningCall:
         served_request.set(call)
         if method.waits and (connection.listener.is_closing or self._is_stopping):
             arguments["wait_ms"] = 0
-        return await method.facet_method(connection.listener.service)(call, **arguments)
+        return await method.ask(connection.listener.service, call, **arguments)
 
     def _end(self) -> None:
         if not self._is_over:

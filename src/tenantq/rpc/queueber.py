@@ -6,7 +6,7 @@ Queueber covers all items of a poll, so this module remembers which receipts bel
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Never
 
 from tenantq.domain import limits
@@ -107,41 +107,28 @@ def _lease_ms(req: Any) -> int:
 # ---- the work ----
 
 
-def _add(service: Service) -> Callable[..., Awaitable[list[AddResult]]]:
-    async def add(call: Call, *, messages: list[NewMessage | TenantqError]) -> list[AddResult]:
-        return await service.messages.add(call, *_PLACE, messages)
-
-    return add
+async def _add(service: Service, call: Call, *, messages: list[NewMessage | TenantqError]) -> list[AddResult]:
+    return await service.messages.add(call, *_PLACE, messages)
 
 
-def _poll(service: Service) -> Callable[..., Awaitable[list[Delivery]]]:
-    async def poll(call: Call, *, max: int, wait_ms: int, lease_ms: int) -> list[Delivery]:
-        return await service.messages.poll(call, *_PLACE, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
-
-    return poll
+async def _poll(service: Service, call: Call, **arguments: int) -> list[Delivery]:
+    return await service.messages.poll(call, *_PLACE, **arguments)
 
 
-def _remove(service: Service) -> Callable[..., Awaitable[bool]]:
-    async def remove(call: Any, *, id: bytes, lease: bytes) -> bool:
-        leases: QueueberLeases = call.connection.listener.queueber_leases
-        receipts = [leases.receipt(lease, id)]
-        removed = _any_ok(await service.settlement.ack(call, *_PLACE, receipts))
-        leases.forget(lease, id)
-        return removed
-
-    return remove
+async def _remove(service: Service, call: Call, *, id: bytes, lease: bytes) -> bool:
+    leases: QueueberLeases = call.connection.listener.queueber_leases
+    removed = _any_ok(await service.settlement.ack(call, *_PLACE, [leases.receipt(lease, id)]))
+    leases.forget(lease, id)
+    return removed
 
 
-def _extend(service: Service) -> Callable[..., Awaitable[bool]]:
-    async def extend(call: Any, *, lease: bytes, lease_ms: int) -> bool:
-        leases: QueueberLeases = call.connection.listener.queueber_leases
-        receipts = leases.receipts(lease)
-        extended = _any_ok(await service.settlement.extend(call, *_PLACE, receipts, lease_ms=lease_ms))
-        if not extended:
-            leases.forget(lease)
-        return extended
-
-    return extend
+async def _extend(service: Service, call: Call, *, lease: bytes, lease_ms: int) -> bool:
+    leases: QueueberLeases = call.connection.listener.queueber_leases
+    receipts = leases.receipts(lease)
+    extended = _any_ok(await service.settlement.extend(call, *_PLACE, receipts, lease_ms=lease_ms))
+    if not extended:
+        leases.forget(lease)
+    return extended
 
 
 def _any_ok(outcomes: list[Outcome]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from tenantq.domain.access import Principal
@@ -13,6 +13,7 @@ from tenantq.rpc.call import Answer, RunningCall
 from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.methods import METHODS, Method
 from tenantq.rpc.schema import QUEUEBER, SCHEMA
+from tenantq.service.call import Call
 from tenantq.service.request_ids import user_agent_of
 from tenantq.service.service import Service
 
@@ -75,15 +76,12 @@ def _read_login(params: Any) -> dict[str, Any]:
     return {"bearer": params.token or None, "user_agent": user_agent_of(params.agent.encode())}
 
 
-def _log_in(service: Service) -> Callable[..., Awaitable[tuple[Principal, Session]]]:
-    async def log_in(call: Any, *, bearer: str | None, user_agent: str) -> tuple[Principal, Session]:
-        connection = call.connection
-        _check_room(connection)
-        principal = await service.access.log_in(call)
-        _check_room(connection)  # others may have logged in meanwhile
-        return principal, Session(connection, bearer, user_agent)
-
-    return log_in
+async def _log_in(service: Service, call: Call, *, bearer: str | None, user_agent: str) -> tuple[Principal, Session]:
+    connection = call.connection
+    _check_room(connection)
+    principal = await service.access.log_in(call)
+    _check_room(connection)  # others may have logged in meanwhile
+    return principal, Session(connection, bearer, user_agent)
 
 
 def _check_room(connection: RpcConnection) -> None:

@@ -28,12 +28,12 @@ class TenantJournal:
         """Return a page of rows; with ``queues``, only those of queues that match a pattern."""
         if not tenant.earlier:
             check_query(query)
-            return await self._audit_trail.page(query, tenant=tenant.name, first_seq=tenant.since, queues=queues)
+            return await self._audit_trail.page(query, tenant.name, tenant.since, queues)
         check_query(msgspec.structs.replace(query, cursor=None))  # a cursor over several shards has its own form
         firsts: dict[int, int] = {}
         for shard, since in (*tenant.earlier, (self._other_shards.number, tenant.since)):
             firsts[shard] = min(since, firsts.get(shard, since))
-        return await self._other_shards.tenant_audit(query, tenant.name, firsts, queues, self.page_local)
+        return await self._other_shards.tenant_audit(query, tenant.name, firsts, queues, self._audit_trail.page)
 
     async def history(self, tenant: TenantState, queue: str, id: str) -> list[JournalRow]:
         """Return all rows about one message of a queue, oldest first. Raises NotFound if there are none.
@@ -53,12 +53,6 @@ class TenantJournal:
         if not any(row.queue == queue for row in found):
             raise NotFound("no such message in the journal", tenant=tenant.name, queue=queue, id=query.message)
         return found
-
-    async def page_local(
-        self, query: AuditQuery, tenant: str, first_seq: int, queues: tuple[str, ...] | None
-    ) -> AuditPage:
-        """Return a page of the rows of this shard."""
-        return await self._audit_trail.page(query, tenant=tenant, first_seq=first_seq, queues=queues)
 
 
 class Audit:
@@ -97,4 +91,4 @@ class Audit:
         self, query: AuditQuery, tenant: str, first_seq: int, queues: tuple[str, ...] | None
     ) -> AuditPage:
         """Return a page of what this shard's journal has of a tenant, for its present shard."""
-        return await self._journal.page_local(query, tenant, first_seq, queues)
+        return await self._audit_trail.page(query, tenant, first_seq, queues)

@@ -1,45 +1,55 @@
 """The audit trail: answers queries of the journal on threads."""
 
 import asyncio
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from tenantq.domain import limits
-from tenantq.domain.validation import check_field
+from tenantq.domain.limits import PageSize, PrincipalName, WallTime
+from tenantq.domain.validation import matching, validated
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow
-from tenantq.journal.row_filter import RESULTS, JournalFilter
+from tenantq.journal.row_filter import AuditResult, JournalFilter
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.runtime.randomness import id_bytes, id_text
+from tenantq.wire.messages import MessageId
 
-ACTIONS_MAX: Final = 64
 _T = TypeVar("_T")
 _READERS: Final = 2  # threads; each caller's tenant has one at most
-_ACTION: Final = re.compile("[a-z_*]{1,80}")
-ORDERS: Final = ("oldest", "newest")
+_ACTION: Final = "[a-z_*]{1,80}"
+_Actions = Annotated[
+    str,
+    matching(
+        f"{_ACTION}(,{_ACTION}){{0,63}}",
+        "1 to 64 actions, separated by commas, each of 1 to 80 characters of a-z and '_', or '*' for merged rows",
+    ),
+]
 
 
-class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of an audit query; None means any."""
+class AuditConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Selects rows of the journal. All given conditions must hold."""
 
-    action: str | Sequence[str] | None = None  # one, or several separated by commas
-    result: str | None = None  # SUCCESS, DENIED or ERROR
-    principal: str | None = None
-    start: int | None = None  # wall clock, inclusive
-    end: int | None = None  # wall clock, exclusive
-    queue: str | None = None
-    message: str | None = None
-    tenant: str | None = None  # of the platform's audit only
-    order: str = "oldest"  # or newest, first
-    limit: int = 100
+    action: _Actions | None = None
+    result: AuditResult | None = None
+    principal: PrincipalName | None = None
+    start: WallTime | None = None  # wall clock, inclusive
+    end: WallTime | None = None  # wall clock, exclusive
+    queue: PrincipalName | None = None
+    message: MessageId | None = None
+    order: Literal["oldest", "newest"] = "oldest"  # which comes first
+    limit: PageSize = 100
     cursor: str | None = None
+
+
+class AuditQuery(AuditConditions, frozen=True, kw_only=True):
+    """An audit query of a tenant, or of the platform, which may select the rows of one tenant."""
+
+    tenant: PrincipalName | None = None
 
 
 class AuditPage(msgspec.Struct, frozen=True):
@@ -70,7 +80,7 @@ class AuditTrail:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def page(
-        self, query: AuditQuery, *, tenant: str | None, first_seq: int = 1, queues: tuple[str, ...] | None = None
+        self, query: AuditQuery, tenant: str | None, first_seq: int = 1, queues: tuple[str, ...] | None = None
     ) -> AuditPage:
         """Return a page of rows.
 
@@ -126,45 +136,19 @@ class _Turn:
         self.lock = asyncio.Lock()
 
 
-def check_query(query: AuditQuery) -> AuditQuery:
-    """Return a valid query. Raises Invalid."""
-    check_field("limit", query.limit, limits.PageSize)
-    if query.result is not None and (type(query.result) is not str or query.result not in RESULTS):
-        raise Invalid(f"result: must be one of {', '.join(RESULTS)}")
-    if type(query.order) is not str or query.order not in ORDERS:
-        raise Invalid(f"order: must be one of {', '.join(ORDERS)}")
-    for field in ("principal", "queue", "message", "tenant"):
-        if (text := getattr(query, field)) is not None:
-            check_field(field, text, limits.PrincipalName)
-    for field in ("start", "end"):
-        if (time := getattr(query, field)) is not None:
-            check_field(field, time, limits.WallTime)
-    _actions(query)
+def check_query(query: AuditQuery) -> None:
+    """Raise Invalid unless the query is valid. Its cursor belongs to one shard."""
+    validated(query)
     if query.message is not None:
         id_bytes(query.message)
     if query.cursor is not None:
         Cursor.parse(query.cursor)
-    return query
-
-
-def _actions(query: AuditQuery) -> frozenset[str] | None:
-    given = query.action
-    if given is None:
-        return None
-    if type(given) is str:
-        given = given.split(",")
-    if not isinstance(given, list | tuple) or not 1 <= len(given) <= ACTIONS_MAX:
-        raise Invalid(f"action: must be 1 to {ACTIONS_MAX} actions, separated by commas")
-    for action in given:
-        if type(action) is not str or _ACTION.fullmatch(action) is None:
-            raise Invalid("action: must be 1 to 80 characters of a-z and '_', or '*' for merged rows")
-    return frozenset(given)
 
 
 def _filter(query: AuditQuery, tenant: str | None, queues: tuple[str, ...] | None) -> JournalFilter:
     return JournalFilter(
         tenant=tenant if tenant is not None else query.tenant,
-        ops=_actions(query),
+        ops=frozenset(query.action.split(",")) if query.action is not None else None,
         result=query.result,
         principal=query.principal,
         start=query.start,

@@ -50,14 +50,14 @@ async def test_patterns_of_several_grants_add_up(harness: ServiceHarness) -> Non
 
 
 async def test_query_by_several_actions_and_in_both_orders(harness: ServiceHarness) -> None:
-    """Actions are given as a list or separated by commas."""
+    """Actions are separated by commas."""
     await busy(harness)
     owner = await harness.key("acme")
-    for action in ("add,create_queue", ["add", "create_queue"]):
-        up, _ = await harness.service.audit.query(owner, None, AuditQuery(action=action, limit=1_000))
-        assert {row.op for row in up} == {"add", "create_queue"}
-        down, _ = await harness.service.audit.query(owner, None, AuditQuery(action=action, order="newest", limit=1_000))
-        assert down == up[::-1]
+    action = "add,create_queue"
+    up, _ = await harness.service.audit.query(owner, None, AuditQuery(action=action, limit=1_000))
+    assert {row.op for row in up} == {"add", "create_queue"}
+    down, _ = await harness.service.audit.query(owner, None, AuditQuery(action=action, order="newest", limit=1_000))
+    assert down == up[::-1]
     page = await harness.service.audit.query(owner, None, AuditQuery(order="newest", limit=2))
     with pytest.raises(Invalid, match="other order"):
         await harness.service.audit.query(owner, None, AuditQuery(limit=2, cursor=page.cursor))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from tenantq.domain.message import Caller
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.audit_query import AuditReader, Cursor
-from tenantq.journal.row_filter import RESULTS, JournalFilter, result_of
+from tenantq.journal.row_filter import AuditResult, JournalFilter, result_of
 from tenantq.journal.segment_index import SegmentIndex
 from tests.administration import put_tenant
 from tests.contract.journal.test_export import some_work
@@ -77,7 +77,7 @@ CONDITIONS: list[dict[str, Any]] = [
     {"queue": "orders"},
     {"queues": ("mail-*",)},
     {"queues": ("mail-*", "ord?rs")},
-    *({"result": result} for result in RESULTS),
+    *({"result": result} for result in get_args(AuditResult)),
     {"tenant": "acme", "ops": frozenset({"add"}), "queue": "mail-in", "result": "SUCCESS"},
 ]
 

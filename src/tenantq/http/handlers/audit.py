@@ -2,19 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from tenantq.domain.limits import PAGE_MAX, PageSize, PrincipalName, WallTime
+from tenantq.domain.limits import PAGE_MAX, PageSize, PrincipalName
 from tenantq.http.reply import JsonReply, Stream, json_reply
 from tenantq.http.request import QueryRequest, Request
 from tenantq.journal.audit_event import audit_events
 from tenantq.journal.audit_formats import AuditFormat, audit_format
-from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.service.audit_trail import AuditConditions, AuditPage, AuditQuery
 from tenantq.service.service import Service
 from tenantq.wire.compliance import ComplianceReply
-from tenantq.wire.messages import MessageId
 from tenantq.wire.tenants import AuditReply
 
 _Pages = Callable[[AuditQuery], Awaitable[AuditPage]]
@@ -22,25 +21,14 @@ _Pages = Callable[[AuditQuery], Awaitable[AuditPage]]
 _NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audit.parquet"}
 
 
-class AuditParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AuditParameters(AuditConditions, frozen=True, kw_only=True):
     """Selects rows of the journal. All given conditions must hold."""
 
-    action: (
-        Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[a-z_*]{1,80}(,[a-z_*]{1,80}){0,63}$"})] | None
-    ) = None  # several are separated by commas
-    result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None
-    principal: PrincipalName | None = None
-    start: WallTime | None = None  # wall clock, inclusive
-    end: WallTime | None = None  # wall clock, exclusive
-    queue: PrincipalName | None = None
-    message: MessageId | None = None
-    order: Literal["oldest", "newest"] = "oldest"  # which comes first
     limit: PageSize | None = None  # rows of a JSON page, 100 by default; rows in total for other formats
-    cursor: str | None = None
     format: Literal["json", "jsonl", "csv", "parquet"] = "json"
 
 
-class PlatformAuditParameters(AuditParameters, frozen=True, forbid_unknown_fields=True):
+class PlatformAuditParameters(AuditParameters, frozen=True, kw_only=True):
     """Selects rows of all tenants, or of one."""
 
     tenant: PrincipalName | None = None

@@ -32,7 +32,7 @@ async def alert_rows(audit_trail: AuditTrail) -> list[JournalRow]:
     rows: list[JournalRow] = []
     cursor = None
     for _ in range(_PAGES_MAX):
-        query = AuditQuery(action=(BEGIN, END), order="newest", limit=ROWS_MAX, cursor=cursor)
+        query = AuditQuery(action=f"{BEGIN},{END}", order="newest", limit=ROWS_MAX, cursor=cursor)
         page = await audit_trail.page(query, tenant=None)
         rows += page.rows
         cursor = page.cursor
