@@ -17,6 +17,7 @@ from tenantq.runtime.connection_table import ConnectionTable, Evictable
 from tenantq.runtime.futures import wake
 from tenantq.runtime.listener_settings import ListenerSettings
 from tenantq.runtime.listening_sockets import BACKLOG, open_sockets
+from tenantq.runtime.metric_families import counters_by
 from tenantq.runtime.tls import TlsContext, TlsFiles
 
 TICK_MS: Final = 500
@@ -73,10 +74,9 @@ class ListenerMetrics:
         return CounterMetricFamily(f"{self.prefix}_{name}", f"{self.protocol} {meaning}", value=value)
 
     def _counter_by(self, label: str, name: str, meaning: str, values: dict[Any, int]) -> Metric:
-        family = CounterMetricFamily(f"{self.prefix}_{name}", f"{self.protocol} {meaning}", labels=[label])
-        for value, count in sorted(values.items()):
-            family.add_metric([str(value)], count)
-        return family
+        return counters_by(
+            (label,), f"{self.prefix}_{name}", f"{self.protocol} {meaning}", dict(sorted(values.items()))
+        )
 
 
 class ListenerConnection(asyncio.Protocol):

@@ -147,8 +147,8 @@ class ShardRuntime:
             task = asyncio.create_task(retention.run(self._backups.segments_lock))
             parts.callback(task.cancel)
         checkpointer.start()
-        self.service.watch.start(self.in_background)
-        self.service.compliance.start(self.in_background)
+        self.service.watch.evaluations.start()
+        self.service.compliance.start()
         checks = self.service.status.checks = self._make_checks(admission, encryption)
         checks.start()
         parts.callback(checks.close)
@@ -238,7 +238,7 @@ class ShardRuntime:
             QuotaAccuracy(shard, settings.tenants, settings.rows),
             AuditIntegrity(shard, PublicKeys.of(self._home), settings.records),
         )
-        return SelfChecks(checks, shard, admission, self._clock, settings, self.in_background)
+        return SelfChecks(checks, shard, admission, self._clock, settings)
 
     def _make_index(self) -> SegmentIndex:
         """Return the index of exported segments for audit queries, also if nothing more is exported."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,8 @@ from tenantq.engine.access_store import PLATFORM
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import JournalEntry
-from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.periodic import Periodic
 from tenantq.service.access import key_items
 from tenantq.service.admission import Admission
 from tenantq.service.alerts.active_alerts import ActiveAlert
@@ -60,8 +61,7 @@ class Compliance:
         self._shard, self._admission, self._clock, self._encryption = shard, admission, clock, encryption
         self._other_shards, self._audit_trail, self._watch, self._checks = other_shards, audit_trail, watch, checks
         self._backups, self._settings = backups, settings
-        self._timer: Timer | None = None
-        self._closed = False
+        self.journaling = Periodic(clock, settings.every_ms, admission.in_background, self.journal_now)
 
     async def platform(self, call: Call) -> ComplianceReply:
         """Return the controls of the platform and of all tenants together."""
@@ -84,25 +84,9 @@ class Compliance:
 
     # ---- journaling ----
 
-    def start(self, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def start(self) -> None:
         """Journal the results soon, and then periodically."""
-        self._later(background, min(_FIRST_MS, self._settings.every_ms))
-
-    def close(self) -> None:
-        """Journal no more."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _later(self, background: Callable[[Coroutine[Any, Any, None]], None], delay_ms: int) -> None:
-        async def run() -> None:
-            try:
-                await self.journal_now()
-            finally:
-                self._later(background, self._settings.every_ms)
-
-        if not self._closed:
-            self._timer = self._clock.call_later(delay_ms, lambda: background(run()))
+        self.journaling.start(min(_FIRST_MS, self._settings.every_ms))
 
     async def journal_now(self) -> None:
         """Journal one row for each tenant and one for the shard, with the result of each control."""

@@ -121,6 +121,6 @@ class Service:
     async def close(self) -> None:
         """Stop retrying erasures and sending alerts, and wait for audit queries in progress."""
         self.erasures.close()
-        self.compliance.close()
+        self.compliance.journaling.close()
         await self.watch.close()
         await self._audit_trail.close()

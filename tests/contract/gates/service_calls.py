@@ -138,7 +138,7 @@ NOT_FOR_CALLERS = {
     "access.bootstrap", "sqs_lookup.sign_in", "sqs_lookup.note_unsigned", "erasures.finish_pending", "erasures.close",
     "status.readiness", "status.durability",
     "audit.query_local", "audit.query_tenant_local", "backups.list_local", "backups.create_local", "status.metrics_local", "tenants.list_local", "alerts.list_local", "legal_holds.first_held", "legal_holds.first_held_local",
-    "compliance.list_local", "compliance.journal_now", "compliance.start", "compliance.close",
+    "compliance.list_local", "compliance.journal_now", "compliance.start",
     "containment.react", "containment.contain_local", "containment.list_local", "containment.release_local",
     "signups.request",
     "templates.list_local", "templates.find_local", "erasures.forget_keys", "erasures.drop_backup_keys_local", "status.server_id", "queues.info", "tenants.places", "exports.export_part",

@@ -264,9 +264,7 @@ class ConfigurableCheck:
 
 def runner(harness: ServiceHarness, *checks: Any, **settings: Any) -> SelfChecks:
     """Return the checks as a server runs them."""
-    made = SelfChecks(
-        checks, harness.shard, harness.admission, harness.clock, CheckSettings(**settings), harness._in_background
-    )
+    made = SelfChecks(checks, harness.shard, harness.admission, harness.clock, CheckSettings(**settings))
     harness.service.status.checks = made
     return made
 

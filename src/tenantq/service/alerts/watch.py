@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tenantq.engine.shard import Shard
 from tenantq.gates.signals import Alert
 from tenantq.journal.record import JournalRow
-from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import next_slice
+from tenantq.runtime.metric_families import counters_by, gauges_by
+from tenantq.runtime.periodic import Periodic
 from tenantq.service.admission import Admission
 from tenantq.service.alerts.active_alerts import ACTIVE_MAX, EVENTS, ActiveAlerts, Notification, Subject
 from tenantq.service.alerts.journaled_alerts import active_alerts
@@ -55,29 +56,13 @@ class AlertWatch:
         self.alerts = ActiveAlerts(server, settings.repeat_ms)
         self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings, clock), clock)
         self._journaled = journaled  # None: nothing to restore, or restored
-        self._timer: Timer | None = None
-        self._closed = False
+        self.evaluations = Periodic(clock, settings.every_ms, admission.in_background, self.evaluate)
         admission.notes.on_alert = self._report
-
-    def start(self, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        """Evaluate periodically."""
-        if not self._closed:
-            self._timer = self._clock.call_later(
-                self._settings.every_ms, lambda: background(self._evaluate_and_restart(background))
-            )
 
     async def close(self) -> None:
         """Stop evaluating and delivering."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self.evaluations.close()
         await self.notifications.close()
-
-    async def _evaluate_and_restart(self, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        try:
-            await self.evaluate()
-        finally:
-            self.start(background)
 
     async def evaluate(self) -> None:
         """Compare everything with its threshold now, and send what that causes. Other work runs in between."""
@@ -130,16 +115,10 @@ class AlertWatch:
 
     def collect(self) -> Iterable[Metric]:
         """Yield active alerts by kind, and notifications by target and outcome."""
-        active = GaugeMetricFamily("tenantq_alerts_active", "Alerts that last, by kind.", labels=["kind"])
-        for kind, count in sorted(self.alerts.counts().items()):
-            active.add_metric([kind], count)
-        yield active
-        sent = CounterMetricFamily(
-            "tenantq_alert_notifications", "Notifications by target and outcome.", labels=["target", "outcome"]
-        )
-        for (target, outcome), count in sorted(self.notifications.counts.items()):
-            sent.add_metric([target, outcome], count)
-        yield sent
+        active, sent = dict(sorted(self.alerts.counts().items())), dict(sorted(self.notifications.counts.items()))
+        yield gauges_by(("kind",), "tenantq_alerts_active", "Active alerts by kind.", active)
+        meaning = "Notifications by target and outcome."
+        yield counters_by(("target", "outcome"), "tenantq_alert_notifications", meaning, sent)
 
 
 def _journaled(notification: Notification) -> str:

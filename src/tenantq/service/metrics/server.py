@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from tenantq.engine.queue_state import is_home
 from tenantq.engine.shard import Shard
 from tenantq.runtime.histogram import BINS, Histogram
+from tenantq.runtime.metric_families import counters_by, gauges_by
 from tenantq.service.admission import Admission
 from tenantq.service.encryption import MessageEncryption
-from tenantq.service.self_checks.runner import SelfChecks
+from tenantq.service.self_checks.runner import CheckState, SelfChecks
 from tenantq.store.interface import StoreFigure
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
+
+
+_LAST_RUN: Final[tuple[tuple[str, str, Callable[[CheckState], float]], ...]] = (
+    ("tenantq_self_check_ok", "Whether the last run of a self-check succeeded.", lambda one: one.status == "ok"),
+    ("tenantq_self_check_time_seconds", "Time of the last run of a self-check.", lambda one: (one.at or 0) / 1_000),
+    ("tenantq_self_check_ms", "Duration of the last run of a self-check.", lambda one: one.took_ms),
+)
 
 
 class ServerMetrics:
@@ -45,111 +53,72 @@ class ServerMetrics:
         yield from self._of_checks()
 
     def _of_gates(self) -> Iterable[Metric]:
-        admission, counters = self._admission, self._admission.counters
-        admitted = CounterMetricFamily("tenantq_calls", "Admitted calls.", labels=["action"])
-        for action, count in counters.admitted.items():
-            admitted.add_metric([action], count)
-        yield admitted
-        refused = CounterMetricFamily("tenantq_calls_refused", "Calls refused by a gate.", labels=["action", "code"])
-        for (action, code), count in counters.refused.items():
-            refused.add_metric([action, code], count)
-        yield refused
-        alerts = CounterMetricFamily("tenantq_alerts", "Alerts raised.", labels=["kind"])
-        for kind, count in counters.alerts.items():
-            alerts.add_metric([kind], count)
-        yield alerts
-        yield _times(
-            "tenantq_gate_wait_seconds",
-            "Time that calls waited for a slot or a rate limit, if they had to.",
-            counters.waits,
-        )
-        yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=admission.slots.in_flight)
-        yield GaugeMetricFamily(
-            "tenantq_requests_waiting", "Requests that wait for a slot.", value=admission.slots.waiting
-        )
+        slots, counters = self._admission.slots, self._admission.counters
+        yield counters_by(("action",), "tenantq_calls", "Admitted calls.", counters.admitted)
+        yield counters_by(("action", "code"), "tenantq_calls_refused", "Calls refused by a gate.", counters.refused)
+        yield counters_by(("kind",), "tenantq_alerts", "Alerts raised.", counters.alerts)
+        meaning = "Time that calls waited for a slot or a rate limit, if they had to."
+        yield _times("tenantq_gate_wait_seconds", meaning, counters.waits)
+        yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=slots.in_flight)
+        yield GaugeMetricFamily("tenantq_requests_waiting", "Requests that wait for a slot.", value=slots.waiting)
 
     def _of_keys(self) -> Iterable[Metric]:
         encryption = self._encryption
-        health = encryption.health()
-        keys = GaugeMetricFamily(
-            "tenantq_kms_keys", "Keys that wrap data keys, used since the start.", labels=["provider", "state"]
-        )
-        for (provider, state), count in Counter((one.provider, one.state) for one in health.keys).items():
-            keys.add_metric([provider, state], count)
-        yield keys
+        health, providers = encryption.health(), encryption.providers
+        states = Counter((one.provider, one.state) for one in health.keys)
+        meaning = "Keys that wrap data keys, used since the start."
+        yield gauges_by(("provider", "state"), "tenantq_kms_keys", meaning, states)
         took = HistogramMetricFamily("tenantq_kms_call_seconds", "Duration of calls to a KMS.", labels=["provider"])
-        failed = CounterMetricFamily("tenantq_kms_calls_failed", "Calls to a KMS that failed.", labels=["provider"])
-        for provider, kms in encryption.providers.items():
+        for provider, kms in providers.items():
             took.add_metric([provider], kms.took.cumulative(), kms.took.sum_us / 1_000_000)
-            failed.add_metric([provider], kms.failed)
-        yield from (took, failed)
-        yield GaugeMetricFamily(
-            "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(encryption.encrypted_tenants)
-        )
+        yield took
+        failed = {provider: kms.failed for provider, kms in providers.items()}
+        yield counters_by(("provider",), "tenantq_kms_calls_failed", "Calls to a KMS that failed.", failed)
+        encrypted, keyless = len(encryption.encrypted_tenants), len(encryption.keyless)
+        yield GaugeMetricFamily("tenantq_encrypted_tenants", "Tenants that have data keys.", value=encrypted)
         yield GaugeMetricFamily("tenantq_data_keys_cached", "Data keys in memory.", value=health.cached_keys)
-        yield GaugeMetricFamily(
-            "tenantq_tenants_without_data_keys",
-            "Tenants with encrypted messages whose data keys are missing.",
-            value=len(encryption.keyless),
-        )
-        yield CounterMetricFamily(
-            "tenantq_seals_broken", "Messages that could not be decrypted.", value=encryption.broken
-        )
+        meaning = "Tenants with encrypted messages whose data keys are missing."
+        yield GaugeMetricFamily("tenantq_tenants_without_data_keys", meaning, value=keyless)
+        meaning = "Messages that could not be decrypted."
+        yield CounterMetricFamily("tenantq_seals_broken", meaning, value=encryption.broken)
 
     def _of_checks(self) -> Iterable[Metric]:
         checks = self._checks()
         if checks is None:
             return
-        good = GaugeMetricFamily(
-            "tenantq_self_check_ok", "Whether the last run of a self-check succeeded.", labels=["check"]
-        )
-        last = GaugeMetricFamily(
-            "tenantq_self_check_time_seconds", "Time of the last run of a self-check.", labels=["check"]
-        )
-        took = GaugeMetricFamily("tenantq_self_check_ms", "Duration of the last run of a self-check.", labels=["check"])
-        runs = CounterMetricFamily("tenantq_self_checks", "Runs of self-checks.", labels=["check", "status"])
-        for name, state in checks.states.items():
-            if state.at is not None:
-                good.add_metric([name], state.status == "ok")
-                last.add_metric([name], state.at / 1_000)
-                took.add_metric([name], state.took_ms)
-            for status, count in state.runs.items():
-                runs.add_metric([name, status], count)
-        yield from (good, last, took, runs)
+        last = {name: one for name, one in checks.states.items() if one.at is not None}
+        for name, meaning, value in _LAST_RUN:
+            yield gauges_by(("check",), name, meaning, {check: value(one) for check, one in last.items()})
+        runs = {(name, status): count for name, one in last.items() for status, count in one.runs.items()}
+        yield counters_by(("check", "status"), "tenantq_self_checks", "Runs of self-checks.", runs)
 
     def _of_shard(self) -> Iterable[Metric]:
-        shard = self._shard
+        shard, state, figures = self._shard, self._shard.state, self._shard.loop.figures
         first, last = shard.journal.span
-        yield GaugeMetricFamily(
-            "tenantq_tenants", "Tenants.", value=sum(map(is_home, shard.state.catalog.tenants.values()))
-        )
-        damaged = len(shard.state.damaged)
+        tenants, damaged = sum(map(is_home, state.catalog.tenants.values())), len(state.damaged)
+        yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=tenants)
         yield GaugeMetricFamily("tenantq_damaged_queues", "Queues quarantined for damaged rows.", value=damaged)
-        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.figures.rounds)
-        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.loop.figures.took)
+        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=figures.rounds)
+        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", figures.took)
         sizes = HistogramMetricFamily("tenantq_round_size", "Operations of a round.")
         bounds = (*(f"{1 << power}.0" for power in range(BINS)), "+Inf")
-        counts = (count for _, count in shard.loop.figures.sizes.cumulative())
-        sizes.add_metric([], list(zip(bounds, counts, strict=True)), shard.loop.figures.operations)
+        counts = (count for _, count in figures.sizes.cumulative())
+        sizes.add_metric([], list(zip(bounds, counts, strict=True)), figures.operations)
         yield sizes
-        yield CounterMetricFamily(
-            "tenantq_round_operations", "Operations run in rounds.", value=shard.loop.figures.operations
-        )
-        yield _times("tenantq_write_seconds", "How long the writes of rounds took.", shard.loop.figures.writes_took)
-        yield _times("tenantq_sync_seconds", "How long syncs took.", shard.loop.figures.syncs_took)
-        yield from _figures(shard.state.store.figures())
+        yield CounterMetricFamily("tenantq_round_operations", "Operations run in rounds.", value=figures.operations)
+        yield _times("tenantq_write_seconds", "How long the writes of rounds took.", figures.writes_took)
+        yield _times("tenantq_sync_seconds", "How long syncs took.", figures.syncs_took)
+        yield from _figures(state.store.figures())
         yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)
-        if self._exporter is not None:
-            lag, rows = self._exporter.lag_records, self._exporter.rows_total
-            yield GaugeMetricFamily(
-                "tenantq_journal_lag_records", "Journal records that wait for their export.", value=lag
-            )
-            yield CounterMetricFamily("tenantq_journal_rows_exported", "Journal rows exported.", value=rows)
-            waiting, failures = self._exporter.lag_bytes, self._exporter.failures_total
-            yield GaugeMetricFamily("tenantq_journal_lag_bytes", "Bytes of those records.", value=waiting)
+        if (exporter := self._exporter) is not None:
+            lag, lag_bytes, failures = exporter.lag_records, exporter.lag_bytes, exporter.failures_total
+            yield GaugeMetricFamily("tenantq_journal_lag_records", "Journal records that wait for export.", value=lag)
             yield CounterMetricFamily(
-                "tenantq_journal_export_failures", "Attempts to export that failed.", value=failures
+                "tenantq_journal_rows_exported", "Journal rows exported.", value=exporter.rows_total
             )
+            yield GaugeMetricFamily("tenantq_journal_lag_bytes", "Bytes of those records.", value=lag_bytes)
+            meaning = "Attempts to export that failed."
+            yield CounterMetricFamily("tenantq_journal_export_failures", meaning, value=failures)
 
 
 def _figures(figures: Iterable[StoreFigure]) -> Iterable[Metric]:

@@ -1,7 +1,7 @@
 """Runs the self-checks periodically and reports them in readiness, metrics, journal and alerts."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,7 +11,8 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
 from tenantq.gates.signals import Alert
 from tenantq.journal.record import JournalEntry
-from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.periodic import Periodic
 from tenantq.service.admission import Admission
 from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck
 
@@ -40,55 +41,37 @@ class SelfChecks:
         admission: Admission,
         clock: Clock,
         settings: CheckSettings,
-        background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._checks = checks
         self._shard = shard
         self._admission = admission
         self._clock = clock
-        self._settings = validated(settings, "checks.")
-        self._background = background
-        self._timer: Timer | None = None
-        self._closed = False
+        self._enabled = validated(settings, "checks.").enabled
+        self._runs = Periodic(clock, settings.every_ms, admission.in_background, self.run_now)
         self.states: Mapping[str, CheckState] = {check.name: CheckState(runs={}) for check in checks}
 
     def start(self) -> None:
-        """Start running the checks periodically."""
-        self._later()
+        """Start running the checks periodically, unless they are disabled."""
+        if self._enabled:
+            self._runs.start()
 
     def close(self) -> None:
         """Start no more runs. The current run ends after its current check."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._runs.close()
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Return status and time of each check. Its details are only in the journal."""
         return {name: {"status": state.status, "at": state.at} for name, state in self.states.items()}
 
-    def _is_over(self) -> bool:
-        return self._closed
-
-    def _later(self) -> None:
-        if not self._closed and self._settings.enabled:
-            self._timer = self._clock.call_later(self._settings.every_ms, lambda: self._background(self._run()))
-
-    async def _run(self) -> None:
-        try:
-            await self.run_now()
-        finally:
-            self._later()
-
     async def run_now(self) -> None:
         """Run every check once and journal the results."""
         entries: list[JournalEntry] = []
         for check in self._checks:
-            if self._is_over():
+            if self._runs.is_closed:
                 return
             started_ms = self._clock.monotonic_ms()
             result = await self._result(check)
-            if self._is_over():
+            if self._runs.is_closed:
                 return  # its resources may be closed already
             self._note(check.name, result, self._clock.monotonic_ms() - started_ms)
             outcome = "ok" if result.ok else "failed"
