@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -25,6 +26,7 @@ summary { cursor: pointer; padding: 0.6rem 0; } summary small { display: block; 
 th, td { border-top: 1px solid var(--line); padding: 0.3rem 0.6rem 0.3rem 0; text-align: left; vertical-align: top; }
 pre { background: var(--soft); border-radius: 6px; overflow-x: auto; padding: 0.6rem; white-space: pre; }
 """
+_EXAMPLES: Final = {"tenant": "acme", "queue": "mails", "principal": "key:$KEY_ID"}
 
 
 class Description:
@@ -90,7 +92,7 @@ def _call(method: str, path: str, operation: dict[str, Any], schemas: dict[str, 
     parts = []
     if operation["parameters"]:
         rows = [
-            (f"<code>{html.escape(one['name'])}</code>", one["in"], _kind(one["schema"]), _bounds(one["schema"]))
+            (_code(one["name"]), one["in"], _kind(one["schema"]), _bounds(one["schema"]))
             for one in operation["parameters"]
         ]
         parts.append(_table(("parameter", "in", "type", "allowed"), rows))
@@ -100,38 +102,23 @@ def _call(method: str, path: str, operation: dict[str, Any], schemas: dict[str, 
         needed = "" if body["required"] else ", optional"
         parts.append(f"<p>Body: {_kind(schema)}{needed}</p>")
     parts.append("<p>Example:</p>" + _example(method, path, operation, schemas))
-    answers = [
-        (f"<code>{html.escape(status)}</code>", _answer(response))
-        for status, response in operation["responses"].items()
-        if "$ref" not in response
-    ]
+    answers = [(_code(status), _answer(one)) for status, one in operation["responses"].items() if "$ref" not in one]
     parts.append(_table(("status", "reply"), answers))
-    refusals = [
-        status for status, response in operation["responses"].items() if "$ref" in response and status != "default"
-    ]
+    refusals = [status for status, one in operation["responses"].items() if "$ref" in one and status != "default"]
     if refusals:
         parts.append(f'<p><a href="#errors">Errors</a>: {", ".join(refusals)}</p>')
     if "x-tenantq-action" in operation:
-        parts.append(f"<p>Requires the action <code>{html.escape(operation['x-tenantq-action'])}</code>.</p>")
+        parts.append(f"<p>Requires the action {_code(operation['x-tenantq-action'])}.</p>")
     summary = html.escape(operation["summary"])
     return (
         f'<details id="{html.escape(operation["operationId"])}"><summary><span class="method">{method.upper()}</span> '
-        f"<code>{html.escape(path)}</code><small>{summary}</small></summary>\n" + "\n".join(parts) + "</details>"
+        f"{_code(path)}<small>{summary}</small></summary>\n" + "\n".join(parts) + "</details>"
     )
 
 
 def _example(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    places = {
-        "{tenant}": "acme",
-        "{queue}": "mails",
-        "{id}": "$ID",
-        "{task}": "$TASK",
-        "{snapshot}": "$SNAPSHOT",
-        "{key_id}": "$KEY_ID",
-        "{backup}": "$BACKUP",
-    }
-    for place, name in {**places, "{principal}": "key:$KEY_ID"}.items():
-        path = path.replace(place, name)
+    for name in re.findall(r"\{(\w+)\}", path):
+        path = path.replace(f"{{{name}}}", _EXAMPLES.get(name, f"${name.upper()}"))
     lines = [f'curl -X {method.upper()} "$TENANTQ_URL{path}"']
     if operation.get("security") != []:
         lines.append('-H "Authorization: Bearer $TENANTQ_TOKEN"')
@@ -171,12 +158,7 @@ def _answer(response: dict[str, Any]) -> str:
 def _type(name: str, schema: dict[str, Any]) -> str:
     required = schema.get("required", ())
     rows = [
-        (
-            f"<code>{html.escape(field)}</code>",
-            _kind(kind),
-            _bounds(kind),
-            "required" if field in required else _default(kind),
-        )
+        (_code(field), _kind(kind), _bounds(kind), "required" if field in required else _default(kind))
         for field, kind in schema.get("properties", {}).items()
     ]
     name = html.escape(name)
@@ -190,7 +172,7 @@ def _type(name: str, schema: dict[str, Any]) -> str:
 
 def _errors(responses: dict[str, Any]) -> str:
     rows = [
-        (f"<code>{html.escape(name.removeprefix('Problem') or 'other')}</code>", html.escape(response["description"]))
+        (_code(name.removeprefix("Problem") or "other"), html.escape(response["description"]))
         for name, response in responses.items()
     ]
     return _table(("status", "meaning"), rows)
@@ -208,7 +190,7 @@ def _kind(schema: dict[str, Any]) -> str:
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"object of {_kind(schema['additionalProperties']) or 'anything'}"
     if "enum" in schema:
-        return " ".join(f"<code>{html.escape(str(value))}</code>" for value in schema["enum"])
+        return " ".join(_code(str(value)) for value in schema["enum"])
     return html.escape(str(schema.get("format") or schema.get("type") or "anything"))
 
 
@@ -222,14 +204,14 @@ def _bounds(schema: dict[str, Any]) -> str:
     if "maxLength" in schema:
         words.append(f"{schema.get('minLength', 0):,} to {schema['maxLength']:,} characters")
     elif "pattern" in schema:
-        words.append(f"<code>{html.escape(schema['pattern'])}</code>")
+        words.append(_code(schema["pattern"]))
     if "maxItems" in schema:
         words.append(f"{schema.get('minItems', 0):,} to {schema['maxItems']:,} items")
     return ", ".join(words)
 
 
 def _default(schema: dict[str, Any]) -> str:
-    return f"<code>{html.escape(json.dumps(schema['default']))}</code>" if "default" in schema else ""
+    return _code(json.dumps(schema["default"])) if "default" in schema else ""
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -241,6 +223,8 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def _marked(text: str) -> str:
     """Return escaped text, with code in backquotes marked up."""
     parts = text.replace("``", "`").split("`")
-    return "".join(
-        html.escape(part) if i % 2 == 0 else f"<code>{html.escape(part)}</code>" for i, part in enumerate(parts)
-    )
+    return "".join(_code(part) if i % 2 else html.escape(part) for i, part in enumerate(parts))
+
+
+def _code(text: str) -> str:
+    return f"<code>{html.escape(text)}</code>"

@@ -24,6 +24,7 @@ def _schema(kind: Any) -> Schema:
 
 
 _REF: Final = "#/components/schemas/{name}"
+_ID: Final[Schema] = {"type": "string", "minLength": 1}
 _TAGS: Final = {
     "messages": "Add, lease, settle and read messages.",
     "queues": "Manage queues.",
@@ -51,18 +52,24 @@ _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
     "tenant": (_schema(TenantName), "The tenant's name."),
     "queue": (_schema(QueueName), "The queue's name."),
     "id": (_schema(MessageId), "The message's ID."),
-    "task": ({"type": "string", "minLength": 1}, "The redrive's ID."),
-    "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's ID."),
-    "key_id": ({"type": "string", "minLength": 1}, "The key's ID."),
+    "task": (_ID, "The redrive's ID."),
+    "snapshot": (_ID, "The snapshot's ID."),
+    "key_id": (_ID, "The key's ID."),
     "template": (_schema(TemplateName), "The template's name."),
-    "backup": ({"type": "string", "minLength": 1}, "The backup's name."),
+    "backup": (_ID, "The backup's name."),
     "principal": (
         {"type": "string", "pattern": r"^(key|jwt|cert):[^\u0000]+$"},
         "The principal: `key:<id>`, `jwt:<subject>` or `cert:<name>`.",
     ),
 }
 _MAY_BE_ERASED: Final = {"add", "poll", "ack", "peek", "get", "result", "rotate_keys", "rewrap_keys"}  # they need keys
-_HEADERS_ALWAYS: Final = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+_DONE: Final = {
+    200: "Done",
+    201: "Created",
+    202: "Started; it completes when all leases have settled",
+    204: "Done",
+    503: "Not ready",
+}
 
 
 def openapi(routes: Iterable[Route]) -> Schema:
@@ -113,8 +120,8 @@ class _Schemas:
             for kind in (route.describes or route.request, route.reply, route.query):
                 if kind is not None and kind not in kinds:
                     kinds.append(kind)
-        made, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-        self._made = list(zip(kinds, made, strict=True))
+        references, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+        self._references = list(zip(kinds, references, strict=True))
         self._queries = {kind.__name__ for kind in (route.query for route in routes) if kind is not None}
         structs = {one.__name__: one for kind in kinds for one in _structs(inspect.type_info(kind))}
         self._all = {name: _with_rules(structs.get(name), plain_schema(schema)) for name, schema in components.items()}
@@ -122,7 +129,7 @@ class _Schemas:
 
     def of(self, kind: Any) -> Schema:
         """Return a schema, or a reference to it."""
-        return next(schema for known, schema in self._made if known == kind)
+        return next(schema for known, schema in self._references if known == kind)
 
     def may_be_empty(self, kind: Any) -> bool:
         """Return whether an object without fields is valid."""
@@ -131,8 +138,7 @@ class _Schemas:
 
     def fields(self, kind: type[msgspec.Struct]) -> dict[str, Schema]:
         """Return the schemas of a type's fields."""
-        fields: dict[str, Schema] = self._all[kind.__name__]["properties"]
-        return fields
+        return self._all[kind.__name__]["properties"]  # type: ignore[no-any-return]  # JSON
 
 
 def _structs(info: Any) -> Iterator[type[msgspec.Struct]]:
@@ -178,17 +184,11 @@ def _operation(name: str, route: Route, schemas: _Schemas) -> Schema:
 
 
 def _path_parameters(route: Route) -> list[Schema]:
-    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
-    return [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": _PARAMETERS[name][0],
-            "description": _PARAMETERS[name][1],
-        }
-        for name in names
-    ]
+    found = []
+    for name in (part[1:-1] for part in route.path.split("/") if part.startswith("{")):
+        schema, text = _PARAMETERS[name]
+        found.append({"name": name, "in": "path", "required": True, "schema": schema, "description": text})
+    return found
 
 
 def _query_parameters(route: Route, schemas: _Schemas) -> list[Schema]:
@@ -202,18 +202,15 @@ def _query_parameters(route: Route, schemas: _Schemas) -> list[Schema]:
 
 def _without_null(schema: Schema) -> Schema:
     """Return the schema of a parameter. It is omitted rather than null."""
-    options = [option for option in schema.get("anyOf", []) if option.get("type") != "null"]
-    if not options:
-        if "enum" in schema:
-            return {"type": "string", "enum": [value for value in schema["enum"] if value is not None]}
-        return schema
-    return dict(options[0])
+    if "enum" in schema:
+        return {"type": "string", "enum": [value for value in schema["enum"] if value is not None]}
+    return next((option for option in schema.get("anyOf", ()) if option.get("type") != "null"), schema)
 
 
 def _responses(route: Route, schemas: _Schemas) -> Schema:
     responses: Schema = {}
     for status in route.statuses:
-        response: Schema = {"description": _meaning(status), "headers": dict(_HEADERS_ALWAYS)}
+        response: Schema = {"description": _DONE[status], "headers": _header_references("X-Request-Id")}
         if status != 204:
             schema = schemas.of(route.reply) if route.reply is not None else {"type": "string"}
             if route.reply_kind == "application/octet-stream":
@@ -237,16 +234,6 @@ def _responses(route: Route, schemas: _Schemas) -> Schema:
     return responses
 
 
-def _meaning(status: int) -> str:
-    return {
-        200: "Done",
-        201: "Made",
-        202: "Started; it completes when all leases have settled",
-        204: "Done",
-        503: "Not ready",
-    }[status]
-
-
 def _problem(status: int, text: str) -> Schema:
     names = ["X-Request-Id"]
     if status == 401:
@@ -257,9 +244,13 @@ def _problem(status: int, text: str) -> Schema:
         names += ["X-RateLimit-Limit", "X-RateLimit-Remaining"]
     return {
         "description": text,
-        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+        "headers": _header_references(*names),
         "content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}},
     }
+
+
+def _header_references(*names: str) -> Schema:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _headers() -> Schema:

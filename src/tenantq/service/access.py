@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.access import Grant, Principal, StoredKey, can_be_granted_to, check_grant
-from tenantq.domain.message import Caller
+from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.validation import check_field, projected
 from tenantq.engine.access_store import PLATFORM, AccessStore
 from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, ReviewGrant, RevokeKey, RevokeToken
@@ -21,8 +21,7 @@ from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.wire.access import CreatedKey, GrantItem, KeyItem
 
-PRINCIPAL_CHARS_MAX: Final = 300
-BOOTSTRAP: Final = Caller("system")
+_FIRST: Final = "first administrator", Grant(role="platform-admin")
 
 
 class Access:
@@ -45,20 +44,13 @@ class Access:
         if admin_token is not None:
             hash = token_hash(check_token(admin_token))
             if self._shard.state.access.key(hash) is None:
-                await self._put_platform_key(hash.hex()[:16], hash)
+                await self._put_key(hash.hex()[:16], hash, None, *_FIRST, SYSTEM)
             return
         if show is None or self._shard.state.access.administrators(PLATFORM, self._shard.state.wall_ms()):
             return
-        made = self._admission.keys.new_key()
-        show(made.token)
-        await self._put_platform_key(made.id, made.token_hash)
-
-    async def _put_platform_key(self, id: str, hash: bytes) -> None:
-        key = StoredKey(
-            id=id, tenant=None, name="first administrator", grant=Grant(role="platform-admin"), token_hash=hash,
-            created_at=self._shard.state.wall_ms(), created_by=BOOTSTRAP.principal,
-        )  # fmt: skip
-        await self._shard.submit(PutKey(self._shard.owner(key.tenant), BOOTSTRAP, key))
+        new = self._admission.keys.new_key()
+        show(new.token)
+        await self._put_key(new.id, new.token_hash, None, *_FIRST, SYSTEM)
 
     async def create_key(self, call: Call, tenant: str | None, name: str, grant: Grant) -> CreatedKey:
         """Create an API key. Its secret is returned only here and never stored."""
@@ -66,7 +58,7 @@ class Access:
         check_grant(grant)
         with await self._admission.admit(call, tenant, "create_key") as admitted:
             self._admission.check_may_grant(call, admitted, "create_key", grant)
-            return await self._make_key(admitted.tenant, name, grant, admitted.caller)
+            return await self._create_key(admitted.tenant, name, grant, admitted.caller)
 
     async def list_keys(self, call: Call, tenant: str | None) -> list[KeyItem]:
         """Return the keys of a tenant without their secrets."""
@@ -92,7 +84,7 @@ class Access:
                 raise Invalid("queues: not allowed for a platform key")
             if not PLATFORM_ACTIONS.issuperset(grant.actions):
                 raise Invalid(f"actions: those of the platform are {', '.join(sorted(PLATFORM_ACTIONS))}")
-        return await self._make_key(None, name, grant, caller)
+        return await self._create_key(None, name, grant, caller)
 
     async def list_platform_keys(self, call: Call) -> list[KeyItem]:
         """Return the keys of the platform without their secrets."""
@@ -118,7 +110,7 @@ class Access:
         with await self._admission.admit(call, tenant, "put_grant") as admitted:
             self._admission.check_may_grant(call, admitted, "put_grant", grant)
             await self._shard.submit(PutGrant(admitted.state, admitted.caller, principal, grant))
-            return self._grant_item(admitted.tenant, principal, grant)
+            return _grant_item(self._shard.state.access, admitted.tenant, principal, grant)
 
     async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
         check_field("principal", principal, limits.PrincipalName)
@@ -135,12 +127,7 @@ class Access:
     async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
         with await self._admission.admit(call, tenant, "list_grants") as admitted:
             self._admission.notes.note_view(admitted.caller, admitted.tenant, "list_grants")
-            held = self._shard.state.access.grants_in(admitted.tenant)
-            return [self._grant_item(admitted.tenant, principal, grant) for principal, grant in held.items()]
-
-    def _grant_item(self, tenant: str, principal: str, grant: Grant) -> GrantItem:
-        reviewed_at = self._shard.state.access.reviewed_at(tenant, principal)
-        return GrantItem(principal=principal, **msgspec.structs.asdict(grant), reviewed_at=reviewed_at)
+            return grant_items(self._shard.state.access, admitted.tenant)
 
     async def revoke_token(
         self, call: Call, tenant: str | None, *, token_id: str | None, principal: str | None, until: int
@@ -155,35 +142,35 @@ class Access:
         with await self._admission.admit(call, tenant, "revoke_token") as admitted:
             await self._shard.submit(RevokeToken(admitted.state, admitted.caller, token_id, principal, until))
 
-    async def _make_key(self, tenant: str | None, name: str, grant: Grant, caller: Caller) -> CreatedKey:
-        made = self._admission.keys.new_key()
+    async def _create_key(self, tenant: str | None, name: str, grant: Grant, caller: Caller) -> CreatedKey:
+        new = self._admission.keys.new_key()
+        await self._put_key(new.id, new.token_hash, tenant, name, grant, caller)
+        return CreatedKey(key_id=new.id, secret=new.secret, token=new.token)
+
+    async def _put_key(self, id: str, hash: bytes, tenant: str | None, name: str, grant: Grant, caller: Caller) -> None:
         key = StoredKey(
-            id=made.id, tenant=tenant, name=name, grant=grant, token_hash=made.token_hash,
+            id=id, tenant=tenant, name=name, grant=grant, token_hash=hash,
             created_at=self._shard.state.wall_ms(), created_by=caller.principal,
         )  # fmt: skip
-        await self._shard.submit(PutKey(self._shard.owner(key.tenant), caller, key))
-        return CreatedKey(key_id=made.id, secret=made.secret, token=made.token)
+        await self._shard.submit(PutKey(self._shard.owner(tenant), caller, key))
 
 
 def key_items(shard: Shard, admission: Admission, owner_id: int) -> list[KeyItem]:
     """Return the keys of a tenant, or of the platform, without their secrets."""
     access, last_used = shard.state.access, admission.authenticator.last_used
     items: list[KeyItem] = []
-    for key in access.keys(owner_id).values():
-        use = access.use(key.id)
-        items.append(
-            projected(
-                KeyItem, key, key_id=key.id, **msgspec.structs.asdict(key.grant),
-                last_used_at=last_used.get(key.id, use.last_used_at if use is not None else None),
-            )
-        )  # fmt: skip
+    for id, key in access.keys(owner_id).items():
+        use = access.use(id)
+        used_at = last_used.get(id, use.last_used_at if use is not None else None)
+        items.append(projected(KeyItem, key, key_id=id, **msgspec.structs.asdict(key.grant), last_used_at=used_at))
     return items
 
 
 def grant_items(access: AccessStore, tenant: str) -> list[GrantItem]:
-    return [
-        GrantItem(
-            principal=principal, **msgspec.structs.asdict(grant), reviewed_at=access.reviewed_at(tenant, principal)
-        )
-        for principal, grant in access.grants_in(tenant).items()
-    ]  # fmt: skip
+    """Return the stored grants of a tenant."""
+    return [_grant_item(access, tenant, *one) for one in access.grants_in(tenant).items()]
+
+
+def _grant_item(access: AccessStore, tenant: str, principal: str, grant: Grant) -> GrantItem:
+    reviewed_at = access.reviewed_at(tenant, principal)
+    return GrantItem(principal=principal, **msgspec.structs.asdict(grant), reviewed_at=reviewed_at)

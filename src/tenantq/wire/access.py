@@ -14,15 +14,20 @@ _Role = Annotated[str, documented(Role)]  # the service checks roles and actions
 _Action = Annotated[str, documented(Action)]
 
 
-class CreateKeyRequest(Wire, frozen=True, kw_only=True):
-    """Create an API key with a role or actions, for some queues, until some time."""
+class GrantRequest(Wire, frozen=True, kw_only=True):
+    """What a principal may do in the tenant. It replaces the stored grant."""
 
     json_rules: ClassVar[Any] = GRANTS_SOMETHING
-    name: KeyName
     role: _Role | None = None
     actions: tuple[_Action, ...] = ()
     queues: QueuePatterns = ("*",)
     expires_at: WallTime | None = None
+
+
+class CreateKeyRequest(GrantRequest, frozen=True, kw_only=True):
+    """Create an API key with a role or actions, for some queues, until some time."""
+
+    name: KeyName
 
 
 class CreatePlatformKeyRequest(Wire, frozen=True, kw_only=True):
@@ -64,16 +69,6 @@ class KeysReply(WireReply, frozen=True, kw_only=True):
     """A tenant's keys."""
 
     keys: list[KeyItem]
-
-
-class GrantRequest(Wire, frozen=True, kw_only=True):
-    """What a principal may do in the tenant. It replaces the stored grant."""
-
-    json_rules: ClassVar[Any] = GRANTS_SOMETHING
-    role: _Role | None = None
-    actions: tuple[_Action, ...] = ()
-    queues: QueuePatterns = ("*",)
-    expires_at: WallTime | None = None
 
 
 class GrantItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.domain.access import VIEWS, Grant
+from tenantq.domain.message import SYSTEM
 from tenantq.domain.signup import SignupRequest
 from tenantq.domain.template import Template
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.ops.signup import RequestSignup
 from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.signals import SignalSettings
-from tenantq.service.access import BOOTSTRAP
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.gate_settings import GateSettings
 from tenantq.store.keys import FAMILIES
@@ -53,7 +53,7 @@ ELSEWHERE = {"backups.create", "backups.test", "status.drain_member", "placement
 
 
 async def _release(service: Service, call: Call, _: dict[str, Any]) -> None:
-    await hold_tenant(service.shard, "acme", reason=REASON, caller=BOOTSTRAP)
+    await hold_tenant(service.shard, "acme", reason=REASON, caller=SYSTEM)
     await service.legal_holds.release(call, "acme", REASON)
 
 
@@ -135,7 +135,7 @@ async def prepare(harness: ServiceHarness) -> dict[str, Any]:
     _, second = await harness.key_and_id("acme", "producer")
     await harness.service.templates.put(owner, None, "known", Template(queues={"fresh": {}}))
     request = SignupRequest(tenant="newcomer", contact="ann")
-    signup = await harness.shard.submit(RequestSignup(harness.shard.state.platform, BOOTSTRAP, request, 9))
+    signup = await harness.shard.submit(RequestSignup(harness.shard.state.platform, SYSTEM, request, 9))
     return {
         "sign-up": signup.id,
         "key": key_id,
