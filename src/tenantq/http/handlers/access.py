@@ -54,9 +54,8 @@ async def create_platform_key(
     service: Service, request: Request, body: CreatePlatformKeyRequest
 ) -> JsonReply[CreatedKey]:
     """Create a platform API key."""
-    return json_reply(
-        await service.access.create_platform_key(request.call, body.name, _grant(body)), 201, NEVER_STORED
-    )
+    key = await service.access.create_platform_key(request.call, body.name, _grant(body))
+    return json_reply(key, 201, NEVER_STORED)
 
 
 async def list_platform_keys(service: Service, request: Request, _: object) -> KeysReply:
@@ -91,9 +90,7 @@ async def list_grants(service: Service, request: Request, _: object) -> GrantsRe
 
 async def revoke_token(service: Service, request: Request, body: RevokeTokenRequest) -> None:
     """Revoke JSON web tokens before they expire."""
-    await service.access.revoke_token(
-        request.call, request.tenant, token_id=body.token_id, principal=body.principal, until=body.until
-    )
+    await service.access.revoke_token(request.call, request.tenant, **msgspec.structs.asdict(body))
 
 
 def _grant(body: CreateKeyRequest | CreatePlatformKeyRequest | GrantRequest) -> Grant:

@@ -8,8 +8,7 @@ from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply, Backu
 
 async def create_backup(service: Service, request: Request, body: BackupRequest) -> BackupReply:
     """Back up the running server."""
-    made = await service.backups.create(request.call, body.name, segments=body.segments)
-    return build(BackupReply, made)
+    return build(BackupReply, await service.backups.create(request.call, body.name, segments=body.segments))
 
 
 async def run_restore_test(service: Service, request: Request, _: object) -> BackupTestReply:
@@ -19,5 +18,4 @@ async def run_restore_test(service: Service, request: Request, _: object) -> Bac
 
 async def list_backups(service: Service, request: Request, _: object) -> BackupsReply:
     """List backups."""
-    backups = [build(BackupReply, one) for one in await service.backups.list(request.call)]
-    return BackupsReply(backups=backups)
+    return BackupsReply(backups=[build(BackupReply, one) for one in await service.backups.list(request.call)])

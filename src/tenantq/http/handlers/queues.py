@@ -6,9 +6,9 @@ import msgspec
 from msgspec.structs import asdict
 
 from tenantq.domain.limits import ExportId, WallTime
-from tenantq.domain.validation import all_fields
+from tenantq.domain.validation import all_fields, projected
 from tenantq.engine.ops.redrive import RedriveFilter
-from tenantq.http.handlers.tenants import suspension_item
+from tenantq.http.handlers.tenants import named_tenant, suspension_item
 from tenantq.http.query import PageQuery
 from tenantq.http.reply import JsonReply, json_reply
 from tenantq.http.request import QueryRequest, Request
@@ -53,7 +53,7 @@ async def list_queues(service: Service, request: QueryRequest[PageQuery], _: obj
 async def list_workers(service: Service, request: Request, _: object) -> WorkersReply:
     """List the workers that poll a tenant's queues."""
     found = await service.queues.workers(request.call, request.tenant)
-    return WorkersReply(workers=[msgspec.convert(one, WorkerItem, from_attributes=True) for one in found])
+    return WorkersReply(workers=[projected(WorkerItem, one) for one in found])
 
 
 async def import_part(service: Service, request: Request, body: ImportRequest) -> ImportReply:
@@ -76,14 +76,13 @@ async def digest(service: Service, request: QueryRequest[DigestQuery], _: object
 
 async def suspend_queue(service: Service, request: Request, body: SuspendRequest) -> QueueReply:
     """Suspend a queue: refuse adds and polls."""
-    assert request.tenant is not None, "the route has the tenant in its path"
-    return _queue(await service.queues.suspend(request.call, request.tenant, request.queue, body.reason, body.mode))
+    found = await service.queues.suspend(request.call, named_tenant(request), request.queue, body.reason, body.mode)
+    return _queue(found)
 
 
 async def reopen_queue(service: Service, request: Request, _: object) -> QueueReply:
     """Resume a suspended queue."""
-    assert request.tenant is not None, "the route has the tenant in its path"
-    return _queue(await service.queues.unsuspend(request.call, request.tenant, request.queue))
+    return _queue(await service.queues.unsuspend(request.call, named_tenant(request), request.queue))
 
 
 async def pause_queue(service: Service, request: Request, _: object) -> QueueReply:
@@ -104,25 +103,16 @@ async def delete_queue(service: Service, request: Request, body: DestroyRequest)
 
 async def purge(service: Service, request: Request, body: DestroyRequest) -> PurgeReply:
     """Delete all messages of a queue."""
-    purged = await service.queues.purge(
-        request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason
-    )
-    return PurgeReply(purged=purged)
+    place = request.call, request.tenant, request.queue
+    return PurgeReply(purged=await service.queues.purge(*place, confirm=body.confirm, reason=body.reason))
 
 
 async def redrive(service: Service, request: Request, body: RedriveRequest) -> RedriveReply:
     """Move dead letters back to the queues they came from."""
     wanted = body.filter
     ids = frozenset(wanted.ids) if wanted.ids is not None else None
-    task = await service.redrives.start(
-        request.call,
-        request.tenant,
-        request.queue,
-        filter=RedriveFilter(source=wanted.source, reason=wanted.reason, ids=ids, limit=wanted.limit),
-        rate=body.rate,
-        dry_run=body.dry_run,
-    )
-    return _redrive(task)
+    filter, place = projected(RedriveFilter, wanted, ids=ids), (request.call, request.tenant, request.queue)
+    return _redrive(await service.redrives.start(*place, filter=filter, rate=body.rate, dry_run=body.dry_run))
 
 
 async def redrive_status(service: Service, request: Request, _: object) -> RedriveReply:
@@ -136,14 +126,11 @@ async def cancel_redrive(service: Service, request: Request, _: object) -> Redri
 
 
 def _queue(queue: QueueInfo) -> QueueReply:
-    figures = {field: getattr(queue.stats, field) for field in queue.stats.__struct_fields__}
-    return QueueReply(
-        name=queue.name, id=queue.id, tenant=queue.tenant, config=all_fields(queue.config),
-        suspension=suspension_item(queue.suspension), **figures,
+    return projected(
+        QueueReply, queue.stats, name=queue.name, id=queue.id, tenant=queue.tenant, config=all_fields(queue.config),
+        suspension=suspension_item(queue.suspension),
     )  # fmt: skip
 
 
 def _redrive(task: RedriveInfo) -> RedriveReply:
-    return RedriveReply(
-        task=task.id, state=task.state, moved=task.moved, skipped=task.skipped, dry_run=task.dry_run, reason=task.reason
-    )
+    return projected(RedriveReply, task, task=task.id)

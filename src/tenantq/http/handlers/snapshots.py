@@ -4,6 +4,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from tenantq.domain.limits import PeekSize
+from tenantq.domain.validation import projected
 from tenantq.http.handlers.messages import page_reply
 from tenantq.http.reply import JsonReply
 from tenantq.http.request import QueryRequest, Request
@@ -21,12 +22,8 @@ class SnapshotQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def open_snapshot(service: Service, request: Request, body: SnapshotRequest) -> SnapshotReply:
     """Open a snapshot of a queue, to be read in pages."""
-    taken = await service.message_reads.open_snapshot(
-        request.call, request.tenant, request.queue, keep_ms=body.keep_ms, part_messages=body.part_messages
-    )
-    return SnapshotReply(
-        snapshot=taken.id, taken_at=taken.taken_at, messages=taken.messages, bytes=taken.bytes, parts=taken.parts
-    )
+    taken = await service.message_reads.open_snapshot(request.call, request.tenant, request.queue, **asdict(body))
+    return projected(SnapshotReply, taken, snapshot=taken.id)
 
 
 async def read_snapshot(service: Service, request: QueryRequest[SnapshotQuery], _: object) -> JsonReply[PeekReply]:

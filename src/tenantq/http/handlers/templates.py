@@ -1,5 +1,7 @@
 """Templates of a tenant or of the platform: list, put, delete, apply."""
 
+from msgspec.structs import asdict
+
 from tenantq.domain.template import Template
 from tenantq.domain.validation import projected
 from tenantq.http.reply import JsonReply, json_reply
@@ -46,7 +48,5 @@ async def delete_platform_template(service: Service, request: Request, _: object
 
 async def apply_template(service: Service, request: Request, body: ApplyTemplateRequest) -> AppliedReply:
     """Apply a template to a tenant, queue by queue."""
-    applied = await service.templates.apply(
-        request.call, request.tenant, request.name, owner=body.owner, dry_run=body.dry_run
-    )
+    applied = await service.templates.apply(request.call, request.tenant, request.name, **asdict(body))
     return AppliedReply(results=[*applied])

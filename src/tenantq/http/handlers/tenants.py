@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenantq.domain.names import QueueName
-from tenantq.domain.validation import all_fields, build
+from tenantq.domain.validation import all_fields, build, projected
 from tenantq.engine.restrictions import Suspension
 from tenantq.http.query import PageQuery
 from tenantq.http.reply import BYTES, PROMETHEUS, JsonReply, Reply, Stream, json_reply
@@ -36,7 +36,7 @@ class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
 
 async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[TenantReply]:
     """Create a tenant, or change the given settings."""
-    created, tenant = await service.tenants.put(request.call, _named(request), body)
+    created, tenant = await service.tenants.put(request.call, named_tenant(request), body)
     return json_reply(_tenant(tenant), 201 if created else 200)
 
 
@@ -86,30 +86,29 @@ async def list_plans(service: Service, request: Request, _: object) -> PlansRepl
 
 async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> TenantReply:
     """Suspend a tenant: refuse adds and polls."""
-    return _tenant(await service.tenants.suspend(request.call, _named(request), body.reason, body.mode))
+    return _tenant(await service.tenants.suspend(request.call, named_tenant(request), body.reason, body.mode))
 
 
 async def resume_tenant(service: Service, request: Request, _: object) -> TenantReply:
     """Resume a suspended tenant."""
-    return _tenant(await service.tenants.resume(request.call, _named(request)))
+    return _tenant(await service.tenants.resume(request.call, named_tenant(request)))
 
 
 async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> TenantReply:
     """Put a tenant under legal hold, which prevents deletion."""
-    return _tenant(await service.legal_holds.place(request.call, _named(request), body.reason))
+    return _tenant(await service.legal_holds.place(request.call, named_tenant(request), body.reason))
 
 
 async def release_hold(service: Service, request: Request, body: ReasonRequest) -> TenantReply:
     """Release a tenant from legal hold."""
-    return _tenant(await service.legal_holds.release(request.call, _named(request), body.reason))
+    return _tenant(await service.legal_holds.release(request.call, named_tenant(request), body.reason))
 
 
 async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> ErasureReply:
     """Delete a tenant with all its data, and certify the erasure."""
-    return build(
-        ErasureReply,
-        await service.erasures.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason),
-    )
+    tenant = named_tenant(request)
+    erased = await service.erasures.delete_tenant(request.call, tenant, confirm=body.confirm, reason=body.reason)
+    return build(ErasureReply, erased)
 
 
 async def list_erasures(service: Service, request: Request, _: object) -> ErasuresReply:
@@ -165,24 +164,18 @@ async def residency(service: Service, request: Request, _: object) -> ResidencyR
     return await service.tenants.residency(request.call, request.tenant)
 
 
-def _named(request: Request) -> str:
-    assert request.tenant is not None, "these routes have the tenant in their path"
+def named_tenant(request: Request) -> str:
+    """Return the tenant in the path of a request."""
+    assert request.tenant is not None, "the route has the tenant in its path"
     return request.tenant
 
 
 def _tenant(tenant: TenantInfo) -> TenantReply:
-    return TenantReply(
-        name=tenant.name,
-        id=tenant.id,
-        status=tenant.status,
-        version=tenant.version,
-        config=all_fields(tenant.config),
-        hold=msgspec.convert(tenant.hold, HoldItem | None, from_attributes=True),
-        suspension=suspension_item(tenant.suspension),
-        figures=tenant.figures,
-    )
+    hold = projected(HoldItem, tenant.hold) if tenant.hold is not None else None
+    suspension = suspension_item(tenant.suspension)
+    return projected(TenantReply, tenant, config=all_fields(tenant.config), hold=hold, suspension=suspension)
 
 
 def suspension_item(found: Suspension | None) -> SuspensionItem | None:
     """Return the wire form of a suspension."""
-    return msgspec.convert(found, SuspensionItem | None, from_attributes=True)
+    return projected(SuspensionItem, found) if found is not None else None
