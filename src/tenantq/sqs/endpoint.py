@@ -108,6 +108,7 @@ class SqsEndpoint:
         sqs_call = SqsCall(
             state=self._state,
             call=call,
+            action=known[1],
             protocol=protocol,
             waits=waiting,
             base_url=_base_url(head),

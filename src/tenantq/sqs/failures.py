@@ -24,6 +24,11 @@ class Kind(msgspec.Struct, frozen=True):
         """Whether the sender is at fault."""
         return self.status < 500
 
+    @property
+    def fault(self) -> str:
+        """The side that is at fault, as protocols name it."""
+        return "Sender" if self.sender_fault else "Receiver"
+
 
 def _modelled(name: str, code: str | None = None, status: int = 400, json_status: int = 400) -> Kind:
     return Kind(_MODEL + name, code or name, status, json_status)
@@ -117,6 +122,18 @@ def failure_of(error: TenantqError) -> SqsFailure:
 def invalid_value(name: str, value: object, reason: str) -> SqsFailure:
     """Return the error for an invalid parameter."""
     return SqsFailure(INVALID_VALUE, f"Value {str(value)[:200]} for parameter {name} is invalid. Reason: {reason}")
+
+
+def checked_number(name: str, value: int, low: int, high: int) -> int:
+    """Return an optional parameter's value. Raises SqsFailure if it is out of range."""
+    if not low <= value <= high:
+        raise invalid_value(name, value, f"Must be between {low} and {high}, if provided.")
+    return value
+
+
+def invalid_for_type(name: str, value: object) -> SqsFailure:
+    """Return the error for a parameter that queues of this type, standard or FIFO, do not have."""
+    return invalid_value(name, value, "The request include parameter that is not valid for this queue type.")
 
 
 def missing(name: str) -> SqsFailure:

@@ -41,6 +41,5 @@ class JsonProtocol:
     def refuse(self, failure: SqsFailure) -> Reply:
         """Return the reply to a failed action."""
         kind = failure.kind
-        fault = "Sender" if kind.sender_fault else "Receiver"
-        headers = self._headers + f"x-amzn-query-error: {kind.code};{fault}\r\n".encode()
+        headers = self._headers + f"x-amzn-query-error: {kind.code};{kind.fault}\r\n".encode()
         return Reply(_encode({"__type": kind.type, "message": failure.message}), kind.json_status, KIND, headers)

@@ -100,13 +100,12 @@ class QueryProtocol:
         """Return the reply to a failed action."""
         kind = failure.kind
         message = failure.message if kind is not NO_SUCH_QUEUE else _NO_SUCH_QUEUE
-        fault = "Sender" if kind.sender_fault else "Receiver"
         if self._as_json:
-            error = {"Type": fault, "Code": kind.code, "Message": message, "Detail": None}
+            error = {"Type": kind.fault, "Code": kind.code, "Message": message, "Detail": None}
             body = msgspec.json.encode({"Error": error, "RequestId": self._request_id})
             return Reply(body, kind.status, JSON_KIND, self._headers)
         text = (
-            f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
+            f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{kind.fault}</Type><Code>{kind.code}</Code>'
             f"<Message>{escape(message)}</Message><Detail/></Error>"
             f"<RequestId>{escape(self._request_id)}</RequestId></ErrorResponse>"
         )

@@ -39,6 +39,7 @@ class SqsCall:
 
     state: EndpointState
     call: Call
+    action: str  # that a grant must allow
     protocol: JsonProtocol | QueryProtocol
     waits: Waiting
     base_url: str  # as the client reached it
@@ -55,6 +56,15 @@ class SqsCall:
     def read(self, kind: type[_P]) -> _P:
         """Return the parameters of the call."""
         return self.protocol.read(kind)
+
+    async def read_with_queue(self, kind: type[_P]) -> tuple[_P, FoundQueue]:
+        """Return the parameters and the queue that they name, if the caller is authorized for the action."""
+        given = self.read(kind)
+        return given, await self.queue(given.queue_url, self.action)
+
+    def at(self, queue: FoundQueue) -> tuple[Call, str, str]:
+        """Return the first arguments of a facet's method for a queue."""
+        return self.call, queue.tenant, queue.name
 
     async def queue(self, url: str | None, action: str) -> FoundQueue:
         """Return the queue of the call, if the caller is authorized for the action."""

@@ -5,14 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from tenantq.errors import TenantqError
-from tenantq.sqs.failures import (
-    BATCH_IDS_NOT_DISTINCT,
-    EMPTY_BATCH,
-    INVALID_BATCH_ID,
-    TOO_MANY_ENTRIES,
-    SqsFailure,
-    failure_of,
-)
+from tenantq.sqs import failures
+from tenantq.sqs.failures import SqsFailure, failure_of
 from tenantq.sqs.requests import Parameters
 
 ENTRIES_MAX: Final = 10
@@ -25,22 +19,23 @@ _E = TypeVar("_E", bound=Parameters)
 def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
     """Return the entries of a batch. Raises SqsFailure if the batch as a whole is invalid."""
     if not entries:
-        raise SqsFailure(EMPTY_BATCH, f"There should be at least one {kind} in the request.")
+        raise SqsFailure(failures.EMPTY_BATCH, f"There should be at least one {kind} in the request.")
     if len(entries) > ENTRIES_MAX:
         raise SqsFailure(
-            TOO_MANY_ENTRIES, f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}."
+            failures.TOO_MANY_ENTRIES,
+            f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}.",
         )
     seen: set[str] = set()
     for entry in entries:
         id = entry.id or ""
         if _ID.fullmatch(id) is None:
             raise SqsFailure(
-                INVALID_BATCH_ID,
+                failures.INVALID_BATCH_ID,
                 "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
                 "It can be at most 80 letters long.",
             )
         if id in seen:
-            raise SqsFailure(BATCH_IDS_NOT_DISTINCT, f"Id {id} repeated.")
+            raise SqsFailure(failures.BATCH_IDS_NOT_DISTINCT, f"Id {id} repeated.")
         seen.add(id)
     return entries
 
@@ -54,12 +49,6 @@ def outcomes(entries: Sequence[Parameters], done: Sequence[dict[str, Any] | Tena
             successful.append({"Id": entry.id, **one})
             continue
         failure = failure_of(one)
-        failed.append(
-            {
-                "Id": entry.id,
-                "SenderFault": failure.kind.sender_fault,
-                "Code": failure.kind.code,
-                "Message": failure.message,
-            }
-        )
+        facts = {"SenderFault": failure.kind.sender_fault, "Code": failure.kind.code, "Message": failure.message}
+        failed.append({"Id": entry.id, **facts})
     return {name: found for name, found in (("Successful", successful), ("Failed", failed)) if found}

@@ -18,6 +18,7 @@ from tenantq.sqs.failures import (
     NO_SUCH_RESOURCE,
     UNSUPPORTED,
     SqsFailure,
+    checked_number,
     invalid_value,
     missing,
 )
@@ -41,8 +42,8 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
     given = sqs_call.read(StartMessageMoveTask)
     source = await _source(sqs_call, given.source_arn)
     rate = given.max_number_of_messages_per_second
-    if rate is not None and not 1 <= rate <= RATE_MAX:
-        raise invalid_value("MaxNumberOfMessagesPerSecond", rate, f"Must be between 1 and {RATE_MAX}, if provided.")
+    if rate is not None:
+        checked_number("MaxNumberOfMessagesPerSecond", rate, 1, RATE_MAX)
     to = None
     if given.destination_arn:
         address = parse_queue_arn(given.destination_arn)
@@ -57,17 +58,12 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
     senders = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, source.tenant_id, dead_letter=source.name)
     if not senders.names:
         raise SqsFailure(INVALID_VALUE, "Source queue must be configured as a Dead Letter Queue.")
-    if any(
-        task.state == "running"
-        for task in await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
-    ):
+    if any(task.state == "running" for task in await sqs_call.service.redrives.list(*sqs_call.at(source))):
         raise SqsFailure(
             INVALID_VALUE,
             "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
         )
-    task = await sqs_call.service.redrives.start(
-        sqs_call.call, source.tenant, source.name, filter=RedriveFilter(to=to), rate=rate
-    )
+    task = await sqs_call.service.redrives.start(*sqs_call.at(source), filter=RedriveFilter(to=to), rate=rate)
     return {"TaskHandle": _handle(sqs_call, source, task)}
 
 
@@ -75,10 +71,8 @@ async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
     """Return the newest tasks of a dead-letter queue."""
     given = sqs_call.read(ListMessageMoveTasks)
     source = await _source(sqs_call, given.source_arn)
-    most = 1 if given.max_results is None else given.max_results
-    if not 1 <= most <= TASKS_MAX:
-        raise invalid_value("MaxResults", most, f"Must be between 1 and {TASKS_MAX}, if provided.")
-    tasks = await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
+    most = checked_number("MaxResults", 1 if given.max_results is None else given.max_results, 1, TASKS_MAX)
+    tasks = await sqs_call.service.redrives.list(*sqs_call.at(source))
     return {"Results": [_shown(sqs_call, source, task) for task in tasks[:most]]}
 
 
@@ -92,13 +86,13 @@ async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
         raise SqsFailure(INVALID_VALUE, "Value for parameter TaskHandle is invalid.") from error
     source = await _source(sqs_call, handle.source_arn)
-    tasks = await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
+    tasks = await sqs_call.service.redrives.list(*sqs_call.at(source))
     task = next((one for one in tasks if one.id == handle.task_id), None)
     if task is None:
         raise SqsFailure(NO_SUCH_RESOURCE, "Task does not exist.")
     if task.state != "running":
         raise SqsFailure(UNSUPPORTED, "Only active tasks can be cancelled.")
-    await sqs_call.service.redrives.cancel(sqs_call.call, source.tenant, source.name, handle.task_id)
+    await sqs_call.service.redrives.cancel(*sqs_call.at(source), handle.task_id)
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 

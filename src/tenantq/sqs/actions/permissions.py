@@ -24,8 +24,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 async def add_permission(sqs_call: SqsCall) -> Result:
     """Add a statement to the policy."""
-    given = sqs_call.read(AddPermission)
-    queue = await sqs_call.queue(given.queue_url, "put_queue")
+    given, queue = await sqs_call.read_with_queue(AddPermission)
     label = _checked_label(given.label)
     if not given.accounts:
         raise missing("AWSAccountIds")
@@ -60,8 +59,7 @@ async def add_permission(sqs_call: SqsCall) -> Result:
 
 async def remove_permission(sqs_call: SqsCall) -> Result:
     """Remove a statement from the policy."""
-    given = sqs_call.read(RemovePermission)
-    queue = await sqs_call.queue(given.queue_url, "put_queue")
+    given, queue = await sqs_call.read_with_queue(RemovePermission)
     label = _checked_label(given.label)
 
     def left(policy: dict[str, Any]) -> dict[str, Any] | None:

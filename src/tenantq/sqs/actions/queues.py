@@ -193,19 +193,17 @@ def _last_name(token: str) -> str:
 
 async def get_queue_attributes(sqs_call: SqsCall) -> Result:
     """Return the requested attributes of a queue."""
-    given = sqs_call.read(GetQueueAttributes)
-    queue = await sqs_call.queue(given.queue_url, "get_queue")
+    given, queue = await sqs_call.read_with_queue(GetQueueAttributes)
     if not given.attribute_names:
         return {}
-    stats = (await sqs_call.service.queues.get(sqs_call.call, queue.tenant, queue.name)).stats
+    stats = (await sqs_call.service.queues.get(*sqs_call.at(queue))).stats
     shown = chosen(shown_attributes(queue, sqs_call.region, stats), given.attribute_names)
     return {"Attributes": shown} if shown else {}
 
 
 async def set_queue_attributes(sqs_call: SqsCall) -> Result:
     """Set some attributes of a queue."""
-    given = sqs_call.read(SetQueueAttributes)
-    queue = await sqs_call.queue(given.queue_url, "put_queue")
+    given, queue = await sqs_call.read_with_queue(SetQueueAttributes)
     if not given.attributes:
         raise missing("Attribute.Name")
     changes = read_attributes(given.attributes, fifo=queue.fifo)
@@ -219,28 +217,26 @@ async def set_queue_attributes(sqs_call: SqsCall) -> Result:
     settings = {**changes.settings, "sqs": {**changes.sqs, **modified}}
     if changes.redrive is not None:
         settings["dead_on_poll"] = True
-    await sqs_call.service.queues.put(sqs_call.call, queue.tenant, queue.name, settings)
+    await sqs_call.service.queues.put(*sqs_call.at(queue), settings)
     return None
 
 
 async def purge_queue(sqs_call: SqsCall) -> Result:
     """Purge a queue: waiting messages, messages in flight, and deduplication IDs."""
-    queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "purge")
+    _, queue = await sqs_call.read_with_queue(Parameters)
     purges = sqs_call.state.purges
     if await purges.is_on(sqs_call.call, queue.tenant, queue.tenant_id, queue.name):
         raise SqsFailure(
             PURGE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
         )
-    await sqs_call.service.queues.purge(sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_REASON)
+    await sqs_call.service.queues.purge(*sqs_call.at(queue), confirm=queue.name, reason=_REASON)
     await purges.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None
 
 
 async def delete_queue(sqs_call: SqsCall) -> Result:
     """Delete a queue with everything in it, leased or not."""
-    queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "delete_queue")
-    await sqs_call.service.queues.delete(
-        sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_REASON, force=True
-    )
+    _, queue = await sqs_call.read_with_queue(Parameters)
+    await sqs_call.service.queues.delete(*sqs_call.at(queue), confirm=queue.name, reason=_REASON, force=True)
     await sqs_call.state.deletions.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None

@@ -11,7 +11,7 @@ from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
 from tenantq.sqs.addresses import account_of
-from tenantq.sqs.failures import SqsFailure, invalid_value, missing
+from tenantq.sqs.failures import SqsFailure, checked_number, invalid_for_type, invalid_value, missing
 from tenantq.sqs.message_attributes import OWN, TRACE_HEADER, attributes_digest, body_digest, chosen, typed
 from tenantq.sqs.queue_attributes import VISIBILITY_S_MAX
 from tenantq.sqs.requests import ActionBatch, ChangeMessageVisibility, DeleteMessage, ReceiveMessage
@@ -27,23 +27,17 @@ _BRIEFLY_MS: Final = 1_000  # a lease that ends before the reply is sent
 
 async def receive_message(sqs_call: SqsCall) -> Result:
     """Lease up to ten messages, with an optional wait for the first."""
-    given = sqs_call.read(ReceiveMessage)
-    queue = await sqs_call.queue(given.queue_url, "poll")
+    given, queue = await sqs_call.read_with_queue(ReceiveMessage)
     sqs = queue.config.sqs or SqsQueue()
     most = 1 if given.max_number_of_messages is None else given.max_number_of_messages
-    if not 1 <= most <= MESSAGES_MAX:
-        raise invalid_value("MaxNumberOfMessages", most, f"Must be between 1 and {MESSAGES_MAX}, if provided.")
+    checked_number("MaxNumberOfMessages", most, 1, MESSAGES_MAX)
     wait_s = sqs.wait_s if given.wait_time_seconds is None else given.wait_time_seconds
     if not 0 <= wait_s <= WAIT_S_MAX:
         raise invalid_value("WaitTimeSeconds", wait_s, f"Must be >= 0 and <= {WAIT_S_MAX}, if provided.")
     attempt_id = given.receive_request_attempt_id
     if attempt_id:
         if not queue.fifo:
-            raise invalid_value(
-                "ReceiveRequestAttemptId",
-                attempt_id,
-                "The request include parameter that is not valid for this queue type.",
-            )
+            raise invalid_for_type("ReceiveRequestAttemptId", attempt_id)
         checked_id("ReceiveRequestAttemptId", attempt_id)
     visibility_s = given.visibility_timeout
     if visibility_s is not None:
@@ -51,9 +45,7 @@ async def receive_message(sqs_call: SqsCall) -> Result:
     at_once = sqs.visible_at_once if visibility_s is None else visibility_s == 0
     lease_ms = _BRIEFLY_MS if at_once else visibility_s * 1_000 if visibility_s is not None else None
     polled = sqs_call.service.messages.poll(
-        sqs_call.call,
-        queue.tenant,
-        queue.name,
+        *sqs_call.at(queue),
         max=most,
         wait_ms=0 if sqs_call.is_closing else wait_s * 1_000,
         lease_ms=lease_ms,
@@ -128,10 +120,9 @@ def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) ->
 
 async def delete_message(sqs_call: SqsCall) -> Result:
     """Delete a message. On a standard queue any of its receipts works, and repeating is harmless."""
-    given = sqs_call.read(DeleteMessage)
-    queue = await sqs_call.queue(given.queue_url, "ack")
-    receipt = await _receipt(sqs_call, queue, "ack", given.receipt_handle)
-    (outcome,) = await sqs_call.service.settlement.ack_any(sqs_call.call, queue.tenant, queue.name, [receipt])
+    given, queue = await sqs_call.read_with_queue(DeleteMessage)
+    receipt = await _receipt(sqs_call, queue, given.receipt_handle)
+    (outcome,) = await sqs_call.service.settlement.ack_any(*sqs_call.at(queue), [receipt])
     if not outcome.ok:
         raise _not_deleted(outcome, given.receipt_handle)
     return None
@@ -139,14 +130,11 @@ async def delete_message(sqs_call: SqsCall) -> Result:
 
 async def delete_message_batch(sqs_call: SqsCall) -> Result:
     """Delete up to ten messages."""
-    given = sqs_call.read(ActionBatch[DeleteMessage])
-    queue = await sqs_call.queue(given.queue_url, "ack")
+    given, queue = await sqs_call.read_with_queue(ActionBatch[DeleteMessage])
     entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
-    receipts = [await _receipt_or_failure(sqs_call, queue, "ack", entry.receipt_handle) for entry in entries]
+    receipts = [await _receipt_or_failure(sqs_call, queue, entry.receipt_handle) for entry in entries]
     good = [one for one in receipts if isinstance(one, str)]
-    settled = iter(
-        await sqs_call.service.settlement.ack_any(sqs_call.call, queue.tenant, queue.name, good) if good else ()
-    )
+    settled = iter(await sqs_call.service.settlement.ack_any(*sqs_call.at(queue), good) if good else ())
     done: list[dict[str, Any] | TenantqError] = []
     for entry, receipt in zip(entries, receipts, strict=True):
         if isinstance(receipt, TenantqError):
@@ -165,9 +153,8 @@ def _not_deleted(outcome: Outcome, handle: str | None) -> TenantqError:
 
 async def change_message_visibility(sqs_call: SqsCall) -> Result:
     """Change the visibility timeout of a message."""
-    given = sqs_call.read(ChangeMessageVisibility)
-    queue = await sqs_call.queue(given.queue_url, "extend")
-    receipt = await _receipt(sqs_call, queue, "extend", given.receipt_handle)
+    given, queue = await sqs_call.read_with_queue(ChangeMessageVisibility)
+    receipt = await _receipt(sqs_call, queue, given.receipt_handle)
     (done,) = await _change(sqs_call, queue, _visibility_s(given), [receipt])
     if isinstance(done, TenantqError):
         raise done
@@ -176,14 +163,13 @@ async def change_message_visibility(sqs_call: SqsCall) -> Result:
 
 async def change_message_visibility_batch(sqs_call: SqsCall) -> Result:
     """Change the visibility timeouts of up to ten messages."""
-    given = sqs_call.read(ActionBatch[ChangeMessageVisibility])
-    queue = await sqs_call.queue(given.queue_url, "extend")
+    given, queue = await sqs_call.read_with_queue(ActionBatch[ChangeMessageVisibility])
     entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")
     done: list[dict[str, Any] | TenantqError] = [{} for _ in entries]
     alike: dict[int, list[tuple[int, str]]] = {}  # by timeout: positions and receipts
     for place, entry in enumerate(entries):
         try:
-            receipt = await _receipt(sqs_call, queue, "extend", entry.receipt_handle)
+            receipt = await _receipt(sqs_call, queue, entry.receipt_handle)
             alike.setdefault(_visibility_s(entry), []).append((place, receipt))
         except SqsFailure as failure:
             done[place] = failure
@@ -198,9 +184,7 @@ async def _change(
     sqs_call: SqsCall, queue: FoundQueue, seconds: int, receipts: list[str]
 ) -> list[dict[str, Any] | TenantqError]:
     changed = await sqs_call.service.settlement.change_leases(
-        sqs_call.call,
-        queue.tenant,
-        queue.name,
+        *sqs_call.at(queue),
         receipts,
         lease_ms=seconds * 1_000,
         held_ms_max=VISIBILITY_S_MAX * 1_000,
@@ -233,12 +217,10 @@ def _visibility_s(given: ChangeMessageVisibility) -> int:
 
 
 def _check_visibility(seconds: int) -> int:
-    if not 0 <= seconds <= VISIBILITY_S_MAX:
-        raise invalid_value("VisibilityTimeout", seconds, f"Must be between 0 and {VISIBILITY_S_MAX}, if provided.")
-    return seconds
+    return checked_number("VisibilityTimeout", seconds, 0, VISIBILITY_S_MAX)
 
 
-async def _receipt(sqs_call: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str:
+async def _receipt(sqs_call: SqsCall, queue: FoundQueue, handle: str | None) -> str:
     """Return the receipt of a handle. An unknown handle may be another tenant's, so it is noted."""
     if not handle:
         raise missing("ReceiptHandle")
@@ -246,14 +228,12 @@ async def _receipt(sqs_call: SqsCall, queue: FoundQueue, action: str, handle: st
         return sqs_call.state.handles.receipt(queue, handle)
     except SqsFailure:
         lost = LeaseLost(tenant=queue.tenant, queue=queue.name)
-        await sqs_call.service.sqs_lookup.note_refused(sqs_call.call, queue.tenant, action, queue.name, lost)
+        await sqs_call.service.sqs_lookup.note_refused(sqs_call.call, queue.tenant, sqs_call.action, queue.name, lost)
         raise
 
 
-async def _receipt_or_failure(
-    sqs_call: SqsCall, queue: FoundQueue, action: str, handle: str | None
-) -> str | TenantqError:
+async def _receipt_or_failure(sqs_call: SqsCall, queue: FoundQueue, handle: str | None) -> str | TenantqError:
     try:
-        return await _receipt(sqs_call, queue, action, handle)
+        return await _receipt(sqs_call, queue, handle)
     except SqsFailure as failure:
         return failure

@@ -11,7 +11,15 @@ from tenantq.domain.message import AddResult, NewMessage
 from tenantq.errors import TenantqError
 from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.actions.batch import check_entries, outcomes
-from tenantq.sqs.failures import BATCH_TOO_LONG, INVALID_CONTENTS, INVALID_VALUE, SqsFailure, invalid_value, missing
+from tenantq.sqs.failures import (
+    BATCH_TOO_LONG,
+    INVALID_CONTENTS,
+    INVALID_VALUE,
+    SqsFailure,
+    invalid_for_type,
+    invalid_value,
+    missing,
+)
 from tenantq.sqs.message_attributes import (
     TRACE_HEADER,
     TypedValue,
@@ -42,10 +50,9 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 async def send_message(sqs_call: SqsCall) -> Result:
     """Send one message."""
-    given = sqs_call.read(SendMessage)
-    queue = await sqs_call.queue(given.queue_url, "add")
+    given, queue = await sqs_call.read_with_queue(SendMessage)
     outgoing = _outgoing(sqs_call, queue, given)
-    (added,) = await sqs_call.service.messages.add(sqs_call.call, queue.tenant, queue.name, [outgoing.message])
+    (added,) = await sqs_call.service.messages.add(*sqs_call.at(queue), [outgoing.message])
     if added.error is not None:
         raise added.error
     return _sent(queue, outgoing, added)
@@ -53,8 +60,7 @@ async def send_message(sqs_call: SqsCall) -> Result:
 
 async def send_message_batch(sqs_call: SqsCall) -> Result:
     """Send up to ten messages. One that fails does not affect the others."""
-    given = sqs_call.read(ActionBatch[SendMessage])
-    queue = await sqs_call.queue(given.queue_url, "add")
+    given, queue = await sqs_call.read_with_queue(ActionBatch[SendMessage])
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
     prepared: list[Outgoing | TenantqError] = []
     for entry in entries:
@@ -71,9 +77,7 @@ async def send_message_batch(sqs_call: SqsCall) -> Result:
         )
     messages = [one.message if isinstance(one, Outgoing) else one for one in prepared]
     done: list[dict[str, Any] | TenantqError] = []
-    for one, added in zip(
-        prepared, await sqs_call.service.messages.add(sqs_call.call, queue.tenant, queue.name, messages), strict=True
-    ):
+    for one, added in zip(prepared, await sqs_call.service.messages.add(*sqs_call.at(queue), messages), strict=True):
         if isinstance(one, TenantqError):
             done.append(one)
         else:
@@ -167,9 +171,7 @@ def _delay_s(queue: FoundQueue, sqs: SqsQueue, given: SendMessage) -> int:
     if not 0 <= delay <= DELAY_S_MAX:
         raise invalid_value("DelaySeconds", delay, f"DelaySeconds must be >= 0 and <= {DELAY_S_MAX}.")
     if delay and queue.fifo:
-        raise invalid_value(
-            "DelaySeconds", delay, "The request include parameter that is not valid for this queue type."
-        )
+        raise invalid_for_type("DelaySeconds", delay)
     return delay or (sqs.delay_s if queue.fifo else 0)
 
 
@@ -192,9 +194,7 @@ def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own:
     id = given.message_deduplication_id
     if not queue.fifo:
         if id is not None:
-            raise invalid_value(
-                "MessageDeduplicationId", id, "The request include parameter that is not valid for this queue type."
-            )
+            raise invalid_for_type("MessageDeduplicationId", id)
         return None
     if id is None:
         if not sqs.content_based_deduplication:

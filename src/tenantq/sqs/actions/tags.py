@@ -11,8 +11,7 @@ TAGS_MAX: Final = 50
 
 async def tag_queue(sqs_call: SqsCall) -> Result:
     """Add tags. Tags of the same names are replaced."""
-    given = sqs_call.read(TagQueue)
-    queue = await sqs_call.queue(given.queue_url, "put_queue")
+    given, queue = await sqs_call.read_with_queue(TagQueue)
     if not given.tags:
         raise missing("Tags")
     added = given.tags
@@ -29,8 +28,7 @@ def check_tags(queue: str, tags: dict[str, str]) -> dict[str, str]:
 
 async def untag_queue(sqs_call: SqsCall) -> Result:
     """Remove tags. Unknown tags are ignored."""
-    given = sqs_call.read(UntagQueue)
-    queue = await sqs_call.queue(given.queue_url, "put_queue")
+    given, queue = await sqs_call.read_with_queue(UntagQueue)
     if not given.tag_keys:
         raise missing("TagKeys")
     gone = frozenset(given.tag_keys)
@@ -42,6 +40,6 @@ async def untag_queue(sqs_call: SqsCall) -> Result:
 
 async def list_queue_tags(sqs_call: SqsCall) -> Result:
     """Return all tags of a queue."""
-    queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "get_queue")
-    tags = (await sqs_call.service.queues.get(sqs_call.call, queue.tenant, queue.name)).config.tags
+    _, queue = await sqs_call.read_with_queue(Parameters)
+    tags = (await sqs_call.service.queues.get(*sqs_call.at(queue))).config.tags
     return {"Tags": tags} if tags else {}
