@@ -25,8 +25,11 @@ _TEXT_IN_JSON_SCHEMA: Final = r"^[^\u0000]*$"
 _UNKNOWN: Final = object()
 _WORDS: Final = {
     "int": "a whole number", "float": "a decimal number", "str": "text", "bool": "true or false", "bytes": "bytes",
-    "array": "a list", "object": "an object", "null": "null",
+    **dict.fromkeys(("array", "list", "tuple", "vartuple"), "a list"),
+    **dict.fromkeys(("object", "dict", "struct"), "an object"),
+    **dict.fromkeys(("null", "NoneType"), "null"),
 }  # fmt: skip
+"""What types are called in errors: by their names in JSON, in msgspec and in Python."""
 _OWN_WORDS_OF_MSGSPEC: Final = ("Expected ", "Invalid ", "Object ")
 _FIELD: Final = re.compile(r"[a-z_]+(, [a-z_]+)*: ")
 _PATH: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -118,7 +121,7 @@ def check_field(field: str, value: Any, kind: Any) -> Any:
     raise Invalid(f"{field}: {_problem(inspect.type_info(kind), value)}")
 
 
-def _has_length(value: str, meta: msgspec.Meta) -> bool:
+def _has_length(value: str, meta: msgspec.Meta | inspect.StrType) -> bool:
     return (meta.min_length or 0) <= len(value) and (meta.max_length is None or len(value) <= meta.max_length)
 
 
@@ -215,31 +218,26 @@ def _problem(info: Any, value: object, problem: str = "") -> str:
         return f"out of range ({shown}allowed: {allowed})"
     if not problem.startswith("Expected ") and problem:
         return problem  # of a rule between fields, or of base64
-    if isinstance(kind, inspect.StrType) and "length" not in problem and kind.pattern == _TEXT:
-        if type(value) is str and not (kind.min_length or 0) <= len(value) <= (kind.max_length or len(value)):
-            return f"wrong length ({len(value)}, allowed: {allowed})"
-        return f"must not contain NUL characters or lone surrogates (allowed: {allowed})"
     if isinstance(kind, inspect.StrType) and "length" not in problem:
-        return f"invalid value (allowed: {allowed})"
+        if kind.pattern != _TEXT:
+            return f"invalid value (allowed: {allowed})"
+        if type(value) is not str or _has_length(value, kind):
+            return f"must not contain NUL characters or lone surrogates (allowed: {allowed})"
     size = f"{len(value)}, " if isinstance(value, str | list | tuple | dict) else ""
     return f"wrong length ({size}allowed: {allowed})"
 
 
 def _expected(kind: Any) -> str:
-    name = type(kind).__name__.removesuffix("Type").lower()
-    name = {"list": "array", "vartuple": "array", "dict": "object", "struct": "object"}.get(name, name)
-    return _WORDS.get(name, "")
+    return _WORDS.get(type(kind).__name__.removesuffix("Type").lower(), "")
 
 
 def _got(problem: str, value: object) -> str:
     """Return the type of a value in words."""
     named = re.search("got `(.*)`$", problem)
-    if named is not None:
-        return _WORDS.get(named[1], named[1])
-    if problem or value is _UNKNOWN:
+    if named is None and (problem or value is _UNKNOWN):
         return ""
-    name = {"list": "array", "tuple": "array", "dict": "object", "NoneType": "null"}.get(type(value).__name__)
-    return _WORDS.get(name or type(value).__name__, type(value).__name__)
+    name = named[1] if named is not None else type(value).__name__
+    return _WORDS.get(name, name)
 
 
 def _shown(value: object) -> str:
