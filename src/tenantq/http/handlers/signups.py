@@ -6,31 +6,26 @@ from tenantq.http.reply import JsonReply, json_reply
 from tenantq.http.request import Request
 from tenantq.service.onboarding import approve_signup as approve
 from tenantq.service.service import Service
-from tenantq.wire.signups import (
-    ApprovedSignup,
-    ApproveSignupRequest,
-    RejectSignupRequest,
-    SignupItem,
-    SignupReceipt,
-    SignupsReply,
-)
+from tenantq.wire import signups as wire
 
 
-async def request_signup(service: Service, request: Request, body: SignupRequest) -> SignupReceipt:
+async def request_signup(service: Service, request: Request, body: SignupRequest) -> wire.SignupReceipt:
     """Ask for a tenant, without a credential, if the server accepts sign-ups."""
-    return SignupReceipt(id=(await service.signups.request(request.call, body)).id)
+    return wire.SignupReceipt(id=(await service.signups.request(request.call, body)).id)
 
 
-async def list_signups(service: Service, request: Request, _: object) -> SignupsReply:
+async def list_signups(service: Service, request: Request, _: object) -> wire.SignupsReply:
     """List pending sign-ups."""
     return await service.signups.list(request.call)
 
 
-async def approve_signup(service: Service, request: Request, body: ApproveSignupRequest) -> JsonReply[ApprovedSignup]:
+async def approve_signup(
+    service: Service, request: Request, body: wire.ApproveSignupRequest
+) -> JsonReply[wire.ApprovedSignup]:
     """Create the tenant of a sign-up. Its first key is shown only once."""
     return json_reply(await approve(service, request.call, request.name, body.plan, body.template), 201, NEVER_STORED)
 
 
-async def reject_signup(service: Service, request: Request, body: RejectSignupRequest) -> SignupItem:
+async def reject_signup(service: Service, request: Request, body: wire.RejectSignupRequest) -> wire.SignupItem:
     """Reject a sign-up."""
     return await service.signups.reject(request.call, request.name, body.reason)

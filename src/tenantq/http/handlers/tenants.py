@@ -14,18 +14,10 @@ from tenantq.http.reply import BYTES, PROMETHEUS, JsonReply, Reply, Stream, json
 from tenantq.http.request import QueryRequest, Request
 from tenantq.service.call import TenantInfo
 from tenantq.service.service import Service
+from tenantq.wire import tenants as wire
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest, SuspensionItem
 from tenantq.wire.alerts import AlertsReply, AlertTestReply, AlertTestRequest, ContainmentItem, ContainmentsReply
 from tenantq.wire.erasures import ErasureReply, ErasuresReply
-from tenantq.wire.tenants import (
-    EncryptionReply,
-    HoldItem,
-    PlansReply,
-    ResidencyReply,
-    TenantReply,
-    TenantsReply,
-    UsageReply,
-)
 
 
 class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
@@ -34,24 +26,24 @@ class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
     figures: Literal["true", "false"] = "false"  # include current figures of each tenant
 
 
-async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[TenantReply]:
+async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[wire.TenantReply]:
     """Create a tenant, or change the given settings."""
     created, tenant = await service.tenants.put(request.call, named_tenant(request), body)
     return json_reply(_tenant(tenant), 201 if created else 200)
 
 
-async def get_tenant(service: Service, request: Request, _: object) -> TenantReply:
+async def get_tenant(service: Service, request: Request, _: object) -> wire.TenantReply:
     """Get a tenant."""
     return _tenant(await service.tenants.get(request.call, request.tenant))
 
 
-async def list_tenants(service: Service, request: QueryRequest[TenantsQuery], _: object) -> TenantsReply:
+async def list_tenants(service: Service, request: QueryRequest[TenantsQuery], _: object) -> wire.TenantsReply:
     """List tenants by name."""
     tenants = await service.tenants.list(
         request.call, after=request.query.cursor, limit=request.query.limit, figures=request.query.figures == "true"
     )
     cursor = tenants[-1].name if len(tenants) == request.query.limit else None
-    return TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor)
+    return wire.TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor)
 
 
 async def list_alerts(service: Service, request: Request, _: object) -> AlertsReply:
@@ -79,27 +71,27 @@ async def release_containment(service: Service, request: Request, _: object) -> 
     return await service.containment.release(request.call, request.name)
 
 
-async def list_plans(service: Service, request: Request, _: object) -> PlansReply:
+async def list_plans(service: Service, request: Request, _: object) -> wire.PlansReply:
     """List the plans that tenants can get."""
     return await service.tenants.plans(request.call)
 
 
-async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> TenantReply:
+async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> wire.TenantReply:
     """Suspend a tenant: refuse adds and polls."""
     return _tenant(await service.tenants.suspend(request.call, named_tenant(request), body.reason, body.mode))
 
 
-async def resume_tenant(service: Service, request: Request, _: object) -> TenantReply:
+async def resume_tenant(service: Service, request: Request, _: object) -> wire.TenantReply:
     """Resume a suspended tenant."""
     return _tenant(await service.tenants.resume(request.call, named_tenant(request)))
 
 
-async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> TenantReply:
+async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> wire.TenantReply:
     """Put a tenant under legal hold, which prevents deletion."""
     return _tenant(await service.legal_holds.place(request.call, named_tenant(request), body.reason))
 
 
-async def release_hold(service: Service, request: Request, body: ReasonRequest) -> TenantReply:
+async def release_hold(service: Service, request: Request, body: ReasonRequest) -> wire.TenantReply:
     """Release a tenant from legal hold."""
     return _tenant(await service.legal_holds.release(request.call, named_tenant(request), body.reason))
 
@@ -121,17 +113,17 @@ async def get_erasure(service: Service, request: Request, _: object) -> ErasureR
     return build(ErasureReply, await service.erasures.get(request.call, request.name))
 
 
-async def get_encryption(service: Service, request: Request, _: object) -> EncryptionReply:
+async def get_encryption(service: Service, request: Request, _: object) -> wire.EncryptionReply:
     """Get a tenant's encryption and data keys."""
     return await service.encryption.get(request.call, request.tenant)
 
 
-async def rotate_keys(service: Service, request: Request, _: object) -> EncryptionReply:
+async def rotate_keys(service: Service, request: Request, _: object) -> wire.EncryptionReply:
     """Create a new data key and encrypt with it from now on."""
     return await service.encryption.rotate(request.call, request.tenant)
 
 
-async def rewrap_keys(service: Service, request: Request, _: object) -> EncryptionReply:
+async def rewrap_keys(service: Service, request: Request, _: object) -> wire.EncryptionReply:
     """Rewrap all data keys with the tenant's key, without touching messages."""
     return await service.encryption.rewrap(request.call, request.tenant)
 
@@ -149,7 +141,7 @@ async def export(service: Service, request: QueryRequest[ExportQuery], _: object
     return Stream(exporting, BYTES, name)
 
 
-async def usage(service: Service, request: Request, _: object) -> UsageReply:
+async def usage(service: Service, request: Request, _: object) -> wire.UsageReply:
     """Get a tenant's quotas and usage."""
     return await service.tenants.usage(request.call, request.tenant)
 
@@ -159,7 +151,7 @@ async def metrics(service: Service, request: Request, _: object) -> Reply:
     return Reply(await service.status.tenant_metrics(request.call, request.tenant), 200, PROMETHEUS)
 
 
-async def residency(service: Service, request: Request, _: object) -> ResidencyReply:
+async def residency(service: Service, request: Request, _: object) -> wire.ResidencyReply:
     """Return where a tenant's data is."""
     return await service.tenants.residency(request.call, request.tenant)
 
@@ -170,10 +162,10 @@ def named_tenant(request: Request) -> str:
     return request.tenant
 
 
-def _tenant(tenant: TenantInfo) -> TenantReply:
-    hold = projected(HoldItem, tenant.hold) if tenant.hold is not None else None
+def _tenant(tenant: TenantInfo) -> wire.TenantReply:
+    hold = projected(wire.HoldItem, tenant.hold) if tenant.hold is not None else None
     suspension = suspension_item(tenant.suspension)
-    return projected(TenantReply, tenant, config=all_fields(tenant.config), hold=hold, suspension=suspension)
+    return projected(wire.TenantReply, tenant, config=all_fields(tenant.config), hold=hold, suspension=suspension)
 
 
 def suspension_item(found: Suspension | None) -> SuspensionItem | None:
