@@ -15,20 +15,30 @@ class Control(msgspec.Struct, frozen=True):
     """What a control requires, and where the standards ask for it."""
 
     title: str
+    threshold: str  # with names of settings
     soc2: str  # criterion of the trust services criteria
     gdpr: str = ""  # paragraph of article 30 that it is evidence for, if any
 
 
 CONTROLS: Final = {
-    "encryption": Control("Messages are encrypted at rest", "CC6.7", "30.1.g"),
-    "key_rotation": Control("Data keys are rotated", "CC6.1", "30.1.g"),
-    "keys_used": Control("Unused API keys are revoked", "CC6.2", "30.1.g"),
-    "grants_reviewed": Control("Grants are reviewed", "CC6.3", "30.1.g"),
-    "self_checks": Control("The server checks itself: isolation, quotas and encryption keys", "CC7.1", "30.1.g"),
-    "alert_response": Control("Alerts are resolved or silenced in time", "CC7.4"),
-    "audit_chain": Control("The journal's hash chain is verified", "PI1.4", "30.1.g"),
-    "backup": Control("Backups are recent", "A1.2"),
-    "restore_test": Control("Restores are tested", "A1.3"),
+    "encryption": Control("Messages are encrypted at rest", "required {encryption_scope}", "CC6.7", "30.1.g"),
+    "key_rotation": Control("Data keys are rotated", "at most {key_rotation_days} days old", "CC6.1", "30.1.g"),
+    "keys_used": Control("Unused API keys are revoked", "used within {key_unused_days} days", "CC6.2", "30.1.g"),
+    "grants_reviewed": Control("Grants are reviewed", "reviewed within {grant_review_days} days", "CC6.3", "30.1.g"),
+    "self_checks": Control(
+        "The server checks itself: isolation, quotas and encryption keys",
+        "passed within {check_hours} hours",
+        "CC7.1",
+        "30.1.g",
+    ),
+    "alert_response": Control(
+        "Alerts are resolved or silenced in time", "resolved or silenced within {alert_hours} hours", "CC7.4"
+    ),
+    "audit_chain": Control(
+        "The journal's hash chain is verified", "verified within {check_hours} hours", "PI1.4", "30.1.g"
+    ),
+    "backup": Control("Backups are recent", "at most {backup_hours} hours old", "A1.2"),
+    "restore_test": Control("Restores are tested", "passed within {restore_test_days} days", "A1.3"),
 }
 """All controls by ID."""
 
@@ -45,3 +55,8 @@ class ComplianceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     backup_hours: Annotated[int, between(1, 8_760, "Maximum age of the newest backup.")] = 24
     restore_test_days: Annotated[_Days, about("Maximum time since the last successful restore test.")] = 90
     alert_hours: Annotated[int, between(1, 8_760, "Maximum duration of an alert that is not silenced.")] = 24
+
+    def threshold_of(self, control: str) -> str:
+        """Return the threshold of a control in words."""
+        scope = "for all tenants" if self.encryption_required else "if enabled"
+        return CONTROLS[control].threshold.format(**msgspec.structs.asdict(self), encryption_scope=scope)

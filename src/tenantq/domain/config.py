@@ -95,18 +95,15 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         tuple[AttributeName, ...],
         items(0, ATTRIBUTES_MAX, "Names of attributes to encrypt, with * and ? as wildcards."),
     ] = ("secret_*",)
-    plain_reasons: Annotated[bool, about("Store the reason of a nack in plain text; off: only a one-word label.")] = (
-        False
-    )
+    plain_reasons: Annotated[bool, about("Store the reason of a nack in plain text; off: a one-word label.")] = False
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Settings of one tenant."""
 
-    plan: (
-        Annotated[PlanName, about("Plan whose values the tenant got last; none: its values were set one by one.")]
-        | None
-    ) = None
+    plan: Annotated[PlanName, about("Plan that the tenant got last; none: its values were set one by one.")] | None = (
+        None
+    )
     weight: Annotated[int, between(1, WEIGHT_MAX, "Share of every round compared with other tenants.")] = 1
     create_queues: Annotated[bool, about("Create a queue with its first message.")] = True
     regions: Annotated[tuple[RegionName, ...], items(0, 32, "Where the tenant may be served. Default: anywhere.")] = ()

@@ -13,8 +13,7 @@ OptionalTenantName = Annotated[str, matching(f"(?:{_TENANT})?", f"empty, or {_TE
 TenantNameOrAll = Annotated[str, matching(rf"\*|{_TENANT}", f"'*', or {_TENANT_IN_WORDS}")]
 _QUEUE: Final = r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo"
 QueueName = Annotated[
-    str,
-    matching(_QUEUE, "1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'"),
+    str, matching(_QUEUE, "1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'")
 ]
 QueuePattern = Annotated[
     str, matching("[A-Za-z0-9_.*?-]{1,80}", "1 to 80 characters of A-Z, a-z, 0-9, '_', '-', '.', '*' and '?'")

@@ -23,10 +23,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bytes_per_sec: (
         Annotated[int, between(1, BYTES_PER_SEC_MAX, "Bytes of bodies per second, also the burst.")] | None
     ) = None
-    burst: (
-        Annotated[int, between(1, OPS_PER_SEC_MAX, "Operations at once after a pause. Default: one second's worth.")]
-        | None
-    ) = None
+    burst: Annotated[int, between(1, OPS_PER_SEC_MAX, "Operations at once. Default: ops_per_sec.")] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a burst without a rate."""

@@ -12,6 +12,7 @@ from tenantq.backup.backups import Backups
 from tenantq.domain.compliance import CONTROLS, ComplianceSettings, ControlStatus
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.domain.names import PROBE_TENANTS
+from tenantq.domain.validation import projected
 from tenantq.engine.access_store import PLATFORM
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
@@ -157,13 +158,11 @@ class Compliance:
     def _of_alerts(self, alerts: Sequence[ActiveAlert]) -> Iterator[Evidence]:
         now, limit_ms = self._clock.wall_ms(), self._settings.alert_hours * HOUR_MS
         for one in alerts:
-            tenant, name = (
-                one.subject.tenant,
-                " ".join(filter(None, (one.subject.kind, one.subject.queue, one.subject.detail))),
-            )
+            subject = one.subject
+            name = " ".join(filter(None, (subject.kind, subject.queue, subject.detail)))
             is_silenced = now < one.finding.silenced_until
             state = "silenced, started" if is_silenced else "active, started"
-            control, item = self._aged("alert_response", tenant, name, state, one.since, limit_ms)
+            control, item = self._aged("alert_response", subject.tenant, name, state, one.since, limit_ms)
             yield control, msgspec.structs.replace(item, passed=item.passed or is_silenced)
 
     async def _of_shard(self) -> list[Evidence]:
@@ -220,27 +219,11 @@ class Compliance:
         by_control: dict[str, list[EvidenceItem]] = {name: [] for name in CONTROLS}
         for control, item in evidence:
             by_control[control].append(item)
-        thresholds = self._thresholds()
-        return [_control(name, thresholds[name], items) for name, items in by_control.items()]
-
-    def _thresholds(self) -> dict[str, str]:
-        one = self._settings
-        return {
-            "encryption": "required for all tenants" if one.encryption_required else "required if enabled",
-            "key_rotation": f"at most {one.key_rotation_days} days old",
-            "keys_used": f"used within {one.key_unused_days} days",
-            "grants_reviewed": f"reviewed within {one.grant_review_days} days",
-            "self_checks": f"passed within {one.check_hours} hours",
-            "alert_response": f"resolved or silenced within {one.alert_hours} hours",
-            "audit_chain": f"verified within {one.check_hours} hours",
-            "backup": f"at most {one.backup_hours} hours old",
-            "restore_test": f"passed within {one.restore_test_days} days",
-        }
+        return [_control(name, self._settings.threshold_of(name), items) for name, items in by_control.items()]
 
     def _reply(self, tenant: str, controls: Sequence[ControlItem]) -> ComplianceReply:
-        return ComplianceReply(
-            tenant=tenant, at=self._clock.wall_ms(), status=_status(controls), controls=list(controls)
-        )
+        status, at = _status(controls), self._clock.wall_ms()
+        return ComplianceReply(tenant=tenant, at=at, status=status, controls=list(controls))
 
 
 def merged(*parts: Sequence[ControlItem]) -> list[ControlItem]:
@@ -262,12 +245,11 @@ def _evidence(control: str, tenant: str, subject: str, text: str, *, passed: boo
 
 
 def _control(name: str, threshold: str, items: list[EvidenceItem]) -> ControlItem:
-    failed = sum(1 for one in items if not one.passed)
-    kind = CONTROLS[name]
-    return ControlItem(
-        control=name, title=kind.title, soc2=kind.soc2, gdpr=kind.gdpr, threshold=threshold,
-        status=_decided(len(items) - failed, failed), passed=len(items) - failed, failed=failed,
-        evidence=_shortened(items),
+    passed = sum(one.passed for one in items)
+    failed = len(items) - passed
+    return projected(
+        ControlItem, CONTROLS[name], control=name, threshold=threshold, status=_decided(passed, failed),
+        passed=passed, failed=failed, evidence=_shortened(items),
     )  # fmt: skip
 
 

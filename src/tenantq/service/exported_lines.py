@@ -47,17 +47,15 @@ def result_line(stored: StoredResult) -> ExportedResult:
 
 
 def key_line(key: StoredIdempotencyKey) -> ExportedKey:
-    return ExportedKey(
-        hash=key.hashed.hex(), ids=key.ids.hex(), body_hash=key.body_digest.hex(), expires_at=key.expires_at
-    )
+    hash, ids, body_hash = key.hashed.hex(), key.ids.hex(), key.body_digest.hex()
+    return ExportedKey(hash=hash, ids=ids, body_hash=body_hash, expires_at=key.expires_at)
 
 
 def stored_key(line: ExportedKey, field: str) -> StoredIdempotencyKey:
     """Return the idempotency key of a line. Raises an error that starts with ``field``."""
     build(ExportedKey, all_fields(line), f"{field}.")  # the line itself may be of a type that counts items
-    return StoredIdempotencyKey(
-        bytes.fromhex(line.hash), bytes.fromhex(line.ids), bytes.fromhex(line.body_hash), line.expires_at
-    )
+    hashed, ids, body_digest = map(bytes.fromhex, (line.hash, line.ids, line.body_hash))
+    return StoredIdempotencyKey(hashed, ids, body_digest, line.expires_at)
 
 
 def export_id(text: str) -> bytes:

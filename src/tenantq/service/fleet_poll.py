@@ -162,10 +162,8 @@ class FleetPolls:
 
     def _wait_ms(self, state: TenantState, queue: str) -> int:
         """Return for how long the limits of a tenant and its queue admit nothing more."""
-        here, home_rates = (
-            self._admission.rates.wait_ms(charge_of(state, queue, "read", 1, 0)),
-            self._admission.home_rates,
-        )
+        here = self._admission.rates.wait_ms(charge_of(state, queue, "read", 1, 0))
+        home_rates = self._admission.home_rates
         return max(here, home_rates.wait_ms(state, "read")) if home_rates is not None and not is_home(state) else here
 
     async def _keep_allowed(
@@ -194,11 +192,8 @@ class FleetPolls:
             except TenantqError as error:
                 failure = error
                 self._encryption.exclude_briefly(tenant)
-        return [
-            one if not one.encrypted else decrypted[one.receipt]
-            for one in got
-            if not one.encrypted or one.receipt in decrypted
-        ], failure
+        whole = (decrypted.get(one.receipt) if one.encrypted else one for one in got)
+        return [one for one in whole if one is not None], failure
 
 
 def check_tenants(tenants: object) -> None:

@@ -19,9 +19,7 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connection_requests: Annotated[_Count, about("Requests in flight on one connection.")] = 256
     waiting_per_tenant: Annotated[int, between(0, 1_000_000, "Requests of a tenant that may wait for a slot.")] = 1_000
     slot_wait_ms: Annotated[int, between(0, 600_000, "How long a request waits for a slot.")] = 5_000
-    consumer_idle_ms: Annotated[int, between(1_000, DAY_MS, "Time without a poll after which a consumer is gone.")] = (
-        60_000
-    )
+    consumer_idle_ms: Annotated[int, between(1_000, DAY_MS, "Idle time after which a consumer is gone.")] = 60_000
     refusal_rows_per_second: Annotated[
         _Count, about("Refused calls of a tenant journaled one by one; the rest are counted in one row.")
     ] = 20

@@ -29,9 +29,8 @@ class Alerts:
         """Return the active alerts of all shards, and the targets."""
         await self._admission.admit_platform(call, "metrics")
         found = await self._other_shards.gather("alerts.list_local", self.list_local())
-        return AlertsReply(
-            alerts=sorted(found, key=lambda one: one.since), targets=list(self._watch.notifications.targets)
-        )
+        alerts = sorted(found, key=lambda one: one.since)
+        return AlertsReply(alerts=alerts, targets=list(self._watch.notifications.targets))
 
     def list_local(self) -> Sequence[AlertItem]:
         """Return the active alerts of this shard, for a caller that was authorized."""

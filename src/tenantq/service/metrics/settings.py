@@ -34,8 +34,6 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     metrics: Annotated[bool, about("Export the metrics of `/metrics`.")] = True
     logs: Annotated[bool, about("Export the log.")] = True
     sample_ratio: Annotated[
-        float,
-        msgspec.Meta(ge=0, le=1),
-        about("Share of traces to keep, unless the client has decided."),
+        float, msgspec.Meta(ge=0, le=1), about("Share of traces to keep unless the client decides.")
     ] = 1.0
     metrics_interval_ms: Annotated[int, between(100, 3_600_000, "Time between two exports of metrics.")] = 60_000
