@@ -10,17 +10,17 @@
     │   ├── RateLimited      rate_limited      too many operations or bytes per second
     │   └── QuotaExceeded    quota_exceeded    a quota is used up
     ├── Invalid              invalid           an argument is out of range or malformed
-    ├── TooLarge             too_large         a body, batch or attribute set is over its limit
+    ├── TooLarge             too_large         a body, batch or attribute set exceeds its limit
     ├── NotFound             not_found         the tenant, queue, message or result does not exist
     ├── Conflict             conflict          the name or idempotency key is already in use
     │   ├── LegalHold        legal_hold        the tenant is under legal hold: nothing of it may be deleted
     │   └── WrongRegion      wrong_region      the tenant does not allow the region of the server that was called
     ├── Draining             draining          the queue is being deleted
-    ├── LeaseLost            lease_lost        the receipt is not the message's current lease
+    ├── LeaseLost            lease_lost        the receipt does not belong to the current lease
     ├── KmsError             key_refused       the key management service refuses a call
     │   ├── KmsDenied                          this server may not use the key
     │   └── KeyDisabled                        the key is disabled, deleted or does not exist
-    ├── SealBroken           seal_broken       encrypted bytes cannot be decrypted: changed, or moved from elsewhere
+    ├── SealBroken           seal_broken       encrypted bytes cannot be decrypted: changed, or moved here from another place
     ├── Erased               erased            the tenant's data keys were destroyed
     ├── QueueDamaged         queue_damaged     stored rows of the queue cannot be read; other queues work
     ├── BadAnswer                              a client cannot read a reply
@@ -141,7 +141,7 @@ class NotFound(TenantqError, code="not_found", status=404):
     """The tenant, queue, message or result does not exist."""
 
 
-_NAME_SHOWN_CHARS = 80  # of a name that a caller made up
+_NAME_SHOWN_CHARS = 80  # of an unknown name, which may be of any length
 
 
 def no_tenant(name: str) -> NotFound:

@@ -172,9 +172,8 @@ def _kind_of(path: list[str]) -> Any:
     """Return the type of a setting, or None if it does not exist."""
     kind: Any = ServerSettings
     for name in path:
-        kind = next(
-            (part for part in _parts(kind) if isinstance(part, type) and issubclass(part, msgspec.Struct)), None
-        )
+        structs = (one for one in _parts(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct))
+        kind = next(structs, None)
         if kind is None or name not in kind.__struct_fields__:
             return None
         kind = get_type_hints(kind)[name]

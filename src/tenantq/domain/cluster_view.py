@@ -1,4 +1,4 @@
-"""What the store says about a cluster: its members, its shards, and which member each shard is assigned to."""
+"""A cluster as the store describes it: its members, its shards, and the member that each shard is assigned to."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -51,7 +51,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     format: str
     shards: Annotated[int, msgspec.Meta(ge=1, le=CLUSTER_SHARDS_MAX)]
-    regions: tuple[str, ...] = ()  # shard k is in region k modulo their number; none: every shard may live anywhere
+    regions: tuple[str, ...] = ()  # shard k is in region k modulo their number; none: shards may be anywhere
 
     def region_of(self, shard: int) -> str:
         """Return the region of a shard; empty: any."""
@@ -112,8 +112,8 @@ class TenantPlacement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     pinned: bool = False  # placed by an operator
     dedicated: bool = False  # its shards hold no other tenant
     moving_to: int | None = None  # the shard that its rows are being copied to
-    next_shards: tuple[int, ...] = ()  # that its queues shall be spread over; none: ``shards`` is final
-    leaving: tuple[int, ...] = ()  # shards that still have a part of it, and shall have none
+    next_shards: tuple[int, ...] = ()  # to spread its queues over; none: ``shards`` is final
+    leaving: tuple[int, ...] = ()  # shards that still have a part of it, which is to be moved away
 
     @property
     def spread(self) -> int:

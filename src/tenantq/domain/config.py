@@ -144,7 +144,5 @@ def _merged(current: object, given: Any) -> Any:
         return all_fields(given)
     if not isinstance(current, msgspec.Struct) or not isinstance(given, dict):
         return given
-    return {
-        **all_fields(current),
-        **{name: _merged(getattr(current, str(name), None), one) for name, one in given.items()},
-    }
+    changed = {name: _merged(getattr(current, str(name), None), one) for name, one in given.items()}
+    return all_fields(current) | changed

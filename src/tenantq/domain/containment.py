@@ -1,4 +1,4 @@
-"""Containment: what the server does to a credential or a tenant because of an alert."""
+"""Containment: the server's reactions to alerts, against a credential or a tenant."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Containment(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str = ""  # set when it is stored
     action: ContainmentAction
-    tenant: str  # of the principal, or the frozen one; empty: the platform
+    tenant: str  # of the principal, or the frozen tenant; empty: the platform
     principal: str  # empty: the tenant as a whole
     alert: AlertKind
     text: str  # of the alert
@@ -75,7 +75,7 @@ class Containment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """What it does to whom, and why."""
+        """Its action, its subject and its alert."""
         does = f"{'dry run: ' if self.dry_run else ''}{self.action} {self.principal or self.tenant}"
         return f"{does} because of {self.alert}: {self.text}"
 

@@ -173,7 +173,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     lease_expired_total: int
     dead_total: int
     expired_total: int  # past their TTL
-    removed_total: int  # removed, purged or redriven elsewhere
+    removed_total: int  # removed, purged, or redriven to another queue
     healed_total: int  # index rows without a body, dropped
 
 

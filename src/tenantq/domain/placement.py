@@ -97,11 +97,8 @@ class Topology(msgspec.Struct, frozen=True):
         numbers = {region: count(1) for region in wanted}
         found = list(self.shards)
         for region in wanted:
-            name = next(
-                name
-                for name in (f"{region or 'shard'}-new-{number}" for number in numbers[region])
-                if name not in taken
-            )
+            names = (f"{region or 'shard'}-new-{number}" for number in numbers[region])
+            name = next(name for name in names if name not in taken)
             like = last.get(region, self.shards[-1])
             found.append(TopologyShard(name, region, "", like.operations_per_hour, like.bytes))
             taken.add(name)

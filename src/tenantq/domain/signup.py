@@ -17,7 +17,7 @@ class SignupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class SignupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What somebody asks for."""
+    """The tenant that a person asks for."""
 
     tenant: Annotated[TenantName, about("Name of the tenant.")]
     contact: Annotated[

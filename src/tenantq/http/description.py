@@ -91,10 +91,8 @@ Machine-readable: <a href="openapi.json">openapi.json</a>.</p>
 def _call(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     parts = []
     if operation["parameters"]:
-        rows = [
-            (_code(one["name"]), one["in"], _kind(one["schema"]), _bounds(one["schema"]))
-            for one in operation["parameters"]
-        ]
+        found = ((one, one["schema"]) for one in operation["parameters"])
+        rows = [(_code(one["name"]), one["in"], _kind(schema), _bounds(schema)) for one, schema in found]
         parts.append(_table(("parameter", "in", "type", "allowed"), rows))
     body = operation.get("requestBody")
     if body is not None:

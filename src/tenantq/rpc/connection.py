@@ -182,10 +182,8 @@ class RpcConnection(ListenerConnection):
                 raise Invalid("the bootstrap capability was already requested on this connection. Reuse it.")
 
     def _is_choked(self) -> bool:
-        settings = self.listener.settings
-        return (
-            self._is_blocked or len(self.calls) >= settings.calls_max or self.held_bytes >= settings.message_bytes_max
-        )
+        calls_max, bytes_max = self.listener.settings.calls_max, self.listener.settings.message_bytes_max
+        return self._is_blocked or len(self.calls) >= calls_max or self.held_bytes >= bytes_max
 
     def _release_frame(self) -> None:
         self.listener.buffered_bytes -= self._frame_bytes

@@ -25,7 +25,7 @@ class Frame:
 
 
 def read_frame(data: bytes | bytearray, segments_max: int, bytes_max: int) -> Frame | None:
-    """Return the frame that ``data`` starts with, None while its table is not all there; raise if it is over a limit."""
+    """Return the frame that ``data`` starts with, None while its table is incomplete; raise if it exceeds a limit."""
     if len(data) < WORD:
         return None
     count, first = _FIRST.unpack_from(data)
@@ -41,9 +41,7 @@ def read_frame(data: bytes | bytearray, segments_max: int, bytes_max: int) -> Fr
         words = sum(struct.unpack_from(f"<{count}I", data, 4))
     size = head + WORD * words
     if size > bytes_max:
-        raise TooLarge(
-            f"the message is larger than {bytes_max} bytes, the limit of this server; or this is not Cap'n Proto"
-        )
+        raise TooLarge(f"the message is too large (allowed: {bytes_max} bytes), or this is not Cap'n Proto")
     return Frame(head, size)
 
 

@@ -26,7 +26,6 @@ from tenantq.service.service import Service
 ITEMS_MAX: Final = 200_000
 """Leased items that the server remembers. Items of a forgotten lease are delivered again when it ends."""
 
-_SECOND_MS: Final = 1_000
 _PLACE: Final = (DEFAULT_TENANT, DEFAULT_QUEUE)
 _NO_TOKEN: Final = "f" * 16  # no lease has it in practice: the call passes the gates and gets LeaseLost
 _NO_ID: Final = bytes(16)
@@ -74,16 +73,14 @@ def _read_add(params: Any) -> dict[str, Any]:
     items = params.req.items
     if len(items) > limits.BATCH_MESSAGES_MAX:
         raise wrong_number("items", len(items))
-    return {
-        "messages": [NewMessage(body=one.contents, delay_ms=one.visibilityTimeoutSecs * _SECOND_MS) for one in items]
-    }
+    return {"messages": [NewMessage(body=one.contents, delay_ms=one.visibilityTimeoutSecs * 1_000) for one in items]}
 
 
 def _read_poll(params: Any) -> dict[str, Any]:
     req = params.req
     return {
         "max": min(req.numItems or 1, limits.BATCH_MESSAGES_MAX),
-        "wait_ms": min(req.timeoutSecs * _SECOND_MS or limits.WAIT_MS_MAX, limits.WAIT_MS_MAX),
+        "wait_ms": min(req.timeoutSecs * 1_000 or limits.WAIT_MS_MAX, limits.WAIT_MS_MAX),
         "lease_ms": _lease_ms(req),
     }
 
@@ -98,10 +95,10 @@ def _read_extend(params: Any) -> dict[str, Any]:
 
 def _lease_ms(req: Any) -> int:
     seconds: int = req.leaseValiditySecs
-    if not 1 <= seconds <= limits.LEASE_MS_MAX // _SECOND_MS:
-        most = limits.LEASE_MS_MAX // _SECOND_MS
+    most = limits.LEASE_MS_MAX // 1_000
+    if not 1 <= seconds <= most:
         raise Invalid(f"leaseValiditySecs: out of range ({seconds}, allowed: 1 to {most})")
-    return seconds * _SECOND_MS
+    return seconds * 1_000
 
 
 # ---- the work ----

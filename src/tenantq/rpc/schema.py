@@ -1,4 +1,4 @@
-"""The schema, and the part of Cap'n Proto's own protocol that is needed besides."""
+"""The schema, and the part of Cap'n Proto's own protocol that the listener also uses."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -48,11 +48,8 @@ class Bootstrap(QUEUEBER.Bootstrap.Server):  # type: ignore[misc]  # as above
 
     def login_context(self, context: Any) -> Answer:
         """Log a client in."""
-        params = context.params
-        bearer = _text(params, "token") or None
-        return RunningCall(
-            self._connection, LOGIN, context, bearer, user_agent_of(_text(params, "agent").encode())
-        ).answer()
+        bearer, user_agent = _text(context.params, "token") or None, _text(context.params, "agent")
+        return RunningCall(self._connection, LOGIN, context, bearer, user_agent_of(user_agent.encode())).answer()
 
 
 def _method_of_queueber(name: str) -> Callable[[Bootstrap, Any], Answer]:

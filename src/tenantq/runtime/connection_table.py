@@ -22,7 +22,7 @@ class Evictable(Protocol):
         """Return the bytes held for a request that has not fully arrived."""
 
     def abort(self) -> None:
-        """Close at once, even if requests are under way."""
+        """Close at once, even during requests."""
 
 
 E = TypeVar("E", bound=Evictable)

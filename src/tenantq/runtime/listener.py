@@ -46,37 +46,26 @@ class ListenerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
-        protocol, listener = self.protocol, self._listener
-        yield GaugeMetricFamily(
-            f"{self.prefix}_connections", f"Open {protocol} connections.", value=len(listener.connections)
-        )
-        yield GaugeMetricFamily(
-            f"{self.prefix}_buffered_bytes", f"Bytes of {protocol} requests held.", value=listener.buffered_bytes
-        )
+        name, protocol, listener = self.prefix, self.protocol, self._listener
+        opened, held, evicted = len(listener.connections), listener.buffered_bytes, listener.table.evicted_total
+        yield GaugeMetricFamily(f"{name}_connections", f"Open {protocol} connections.", value=opened)
+        yield GaugeMetricFamily(f"{name}_buffered_bytes", f"Bytes of {protocol} requests held.", value=held)
         yield self._counter("connections", "connections accepted.", self.connections_total)
-        yield self._counter(
-            "connections_refused",
-            "connections refused because too many were open, in all or from one address.",
-            self.connections_refused_total,
-        )
-        yield self._counter_by(
-            "limit", "connections_evicted", "connections closed to make room for others.", listener.table.evicted_total
-        )
+        meaning = "connections refused because too many were open, in total or from one address."
+        yield self._counter("connections_refused", meaning, self.connections_refused_total)
+        yield self._counter_by("limit", "connections_evicted", "connections closed to make room for others.", evicted)
         yield self._counter("certificates_loaded", "TLS certificates loaded.", self.certificates_loaded_total)
-        yield self._counter(
-            "certificates_failed", "changed TLS certificates that could not be loaded.", self.certificates_failed_total
-        )
-        yield self._counter_by(
-            "waited_for", "cut", "connections closed because the client was too slow.", self.cut_total
-        )
+        meaning = "changed TLS certificates that could not be loaded."
+        yield self._counter("certificates_failed", meaning, self.certificates_failed_total)
+        meaning = "connections closed because the client was too slow."
+        yield self._counter_by("waited_for", "cut", meaning, self.cut_total)
 
     def _counter(self, name: str, meaning: str, value: int) -> Metric:
         return CounterMetricFamily(f"{self.prefix}_{name}", f"{self.protocol} {meaning}", value=value)
 
     def _counter_by(self, label: str, name: str, meaning: str, values: dict[Any, int]) -> Metric:
-        return counters_by(
-            (label,), f"{self.prefix}_{name}", f"{self.protocol} {meaning}", dict(sorted(values.items()))
-        )
+        found = dict(sorted(values.items()))
+        return counters_by((label,), f"{self.prefix}_{name}", f"{self.protocol} {meaning}", found)
 
 
 class ListenerConnection(asyncio.Protocol):
@@ -125,7 +114,7 @@ class ListenerConnection(asyncio.Protocol):
         raise NotImplementedError
 
     def drain(self) -> None:
-        """Finish what is under way, begin nothing new, and close."""
+        """Finish requests in progress, start no more, and close."""
         raise NotImplementedError
 
     def is_answering(self) -> bool:
@@ -336,7 +325,7 @@ class Listener(Generic[C, S]):
             handshake.abort()
 
     async def close(self, grace_ms: int = 30_000) -> None:
-        """Finish what is under way and close, within ``grace_ms``. A second call forces the end at once.
+        """Finish requests in progress and close, within ``grace_ms``. A second call closes at once.
 
         Idle connections are closed, and waiting polls are answered with no messages.
         """

@@ -10,11 +10,11 @@ class LoggedRequest(Protocol):
     """A request that log records can name."""
 
     def log_fields(self) -> Mapping[str, Any]:
-        """Return what is known about it: tenant, queue, principal, request ID and trace ID."""
+        """Return its fields so far: tenant, queue, principal, request ID and trace ID."""
 
 
 served_request: Final[ContextVar[LoggedRequest | None]] = ContextVar("tenantq_request", default=None)
-"""Set by transports when a request begins, and by the admission once its caller and tenant are known."""
+"""Set by transports when a request begins, and by admission once it has identified the caller and the tenant."""
 
 _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 

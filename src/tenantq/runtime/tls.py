@@ -48,9 +48,7 @@ class TlsContext:
             return
         self._stamps = stamps
         try:
-            _new_context(
-                self._files, self._alpn
-            )  # checks that certificate and key match, before the context in use changes
+            check_tls(self._files)  # that certificate and key match, before the context in use changes
             _load(self.context, self._files)
         except Invalid as error:
             self._counters.certificates_failed_total += 1
@@ -60,11 +58,8 @@ class TlsContext:
             log.info("certificate reloaded from %s", self._files.certificate)
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(
-            _stamp(path)
-            for path in (self._files.certificate, self._files.key, self._files.client_ca)
-            if path is not None
-        )
+        files = self._files
+        return tuple(_stamp(path) for path in (files.certificate, files.key, files.client_ca) if path is not None)
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -80,13 +80,7 @@ class AuditNotes:
         caller = Caller(name, call.remote, call.request_id, call.user_agent)
         self._note_error(caller, known, action, queue, error, _foreign_tenant(principal, tenant))
         if self._request_log.is_on:
-            fields = {
-                "tenant": known,
-                "queue": queue or "",
-                "request_id": call.request_id,
-                "principal": name,
-                "trace_id": call.trace_id,
-            }
+            fields = {"tenant": known, "queue": queue, **call.log_fields(), "principal": name}
             self._request_log.write(action, error.code, 0, {name: value for name, value in fields.items() if value})
         if self._tracing is not None and not isinstance(error, TenantMoved):
             self._tracing.refuse(call, action, known, queue, error)
@@ -147,7 +141,7 @@ class AuditNotes:
         self._in_background(self.note_entries([entry]))
 
     def journal_resolved(self, kind: str, tenant: str, principal: str, details: str) -> None:
-        """Journal that an alert is over."""
+        """Journal that an alert has ended."""
         entry = JournalEntry("resolve_alert", tenant, "", principal, outcome=kind, details=details)
         self._in_background(self.note_entries([entry]))
 
@@ -155,7 +149,7 @@ class AuditNotes:
         self, caller: Caller, tenant: str, action: str, queue: str | None, error: TenantqError, details: str
     ) -> None:
         if isinstance(error, TenantMoved):
-            return  # the call is repeated at the other shard, which notes what becomes of it
+            return  # the call is repeated at the other shard, which notes its outcome
         self._refusals.note(_note(caller, tenant, action, queue or "", _outcome(error), error.code, details))
         self._counters.refused[action, error.code] += 1
 

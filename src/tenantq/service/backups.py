@@ -1,6 +1,7 @@
 """Backups of the whole server: create and list them."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -25,14 +26,13 @@ class ServerBackups:
         """Back up everything that was acknowledged before this call, on all shards, while the server keeps working."""
         caller = await self._admission.admit_platform(call, "create_backup")
         with self._admission.notes.noting_failure(caller, "", "create_backup"):
-            made, *parts = await self._other_shards.back_up(
-                lambda: self.create_local(name, segments=segments), segments=segments
-            )
+            create = partial(self.create_local, name, segments=segments)
+            whole, *parts = await self._other_shards.back_up(create, segments=segments)
             files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
-            made = msgspec.structs.replace(made, files={**made.files, **files})
-        details = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
+            whole = msgspec.structs.replace(whole, files={**whole.files, **files})
+        details = f"{whole.name}: up to record {whole.last_seq}, {len(whole.files)} files, {whole.size} bytes"
         await self._shard.journal.note([entry_of("create_backup", "", caller, details)])
-        return made
+        return whole
 
     async def create_local(self, name: str | None, *, segments: bool) -> BackupManifest:
         """Back up this shard, for a caller that was authorized."""

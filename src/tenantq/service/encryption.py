@@ -37,11 +37,7 @@ _AT_ONCE_BYTES: Final = 1 << 20
 EXCLUDED_MS: Final = 1_000
 """How long fleet polls leave out a tenant whose messages could not be decrypted."""
 
-_FAILURES: Final[dict[str, type[TenantqError]]] = {
-    "unavailable": KmsUnavailable,
-    "denied": KmsDenied,
-    "disabled": KeyDisabled,
-}
+_FAILURES: Final = {"unavailable": KmsUnavailable, "denied": KmsDenied, "disabled": KeyDisabled}
 
 
 class PreparedBatch(msgspec.Struct, frozen=True):
@@ -334,22 +330,13 @@ class MessageEncryption:
         blobs = [one.body for one in encrypted]
         reader = await self._reader(tenant_id, blobs)
         queue = got[0].queue
-        if len(encrypted) < len(got) or [
-            1 for one in got if one.origin or one.encrypted_attributes or one.queue != queue
-        ]:
+        unlike = [one for one in got if one.origin or one.encrypted_attributes or one.queue != queue]
+        if unlike or len(encrypted) < len(got):
             return _decrypted_singly(reader, got)
         bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
-        replace = msgspec.structs.replace
-        whole = [
-            replace(one, body=body, encrypted=False)
-            for one, body in zip(got, bodies, strict=True)
-            if type(body) is bytes
-        ]
-        if len(whole) == len(got):
-            return DecryptedDeliveries(whole)
-        return DecryptedDeliveries(
-            whole, [one for one, body in zip(got, bodies, strict=True) if type(body) is not bytes]
-        )
+        pairs, replace = list(zip(got, bodies, strict=True)), msgspec.structs.replace
+        whole = [replace(one, body=body, encrypted=False) for one, body in pairs if type(body) is bytes]
+        return DecryptedDeliveries(whole, [one for one, body in pairs if type(body) is not bytes])
 
     async def decrypt_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
         """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
@@ -376,10 +363,8 @@ class MessageEncryption:
         if not blobs:
             return list(messages)
         reader = await self._reader(tenant_id, blobs)
-        return [
-            message_cipher.decrypt_or_error(reader, one.origin(queue), one) if one.encrypted else one
-            for one in messages
-        ]
+        decrypt = message_cipher.decrypt_or_error
+        return [decrypt(reader, one.origin(queue), one) if one.encrypted else one for one in messages]
 
     async def decrypt_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
@@ -402,14 +387,10 @@ class MessageEncryption:
         cipher = await self._cipher(tenant, 2 * len(messages) + len(results))
         secret = message_cipher.secret_names(tenant.config.encryption.secret_attributes)
         tenant.counters.encrypted += len(messages) + len(results)
+        encrypt_result, replace = message_cipher.encrypt_result, msgspec.structs.replace
         return (
             [message_cipher.encrypt_copy(cipher, queue, one, secret) for one in messages],
-            [
-                msgspec.structs.replace(
-                    one, result=message_cipher.encrypt_result(cipher, queue, one.raw_id, one.result)
-                )
-                for one in results
-            ],
+            [replace(one, result=encrypt_result(cipher, queue, one.raw_id, one.result)) for one in results],
         )
 
     # ---- fleets ----
@@ -429,9 +410,8 @@ class MessageEncryption:
 
 def _decrypted_singly(reader: TenantCipher, got: list[Delivery]) -> DecryptedDeliveries:
     """Return messages of several queues or kinds, decrypted one by one."""
-    decrypted = [
-        message_cipher.decrypt_or_error(reader, one.origin or one.queue, one) if one.encrypted else one for one in got
-    ]
+    decrypt = message_cipher.decrypt_or_error
+    decrypted = [decrypt(reader, one.origin or one.queue, one) if one.encrypted else one for one in got]
     return DecryptedDeliveries(
         [one for one in decrypted if not isinstance(one, SealBroken)],
         [one for one, found in zip(got, decrypted, strict=True) if isinstance(found, SealBroken)],

@@ -92,20 +92,14 @@ class Erasures:
         self._retry = None
         for name in list(self._unannounced):
             await self._announce(name)
-        for state in [
-            one for one in self._shard.state.catalog.tenants.values() if one.erasing is not None and is_home(one)
-        ]:
-            if state.name not in self._running and state.erasing is not None:
+        for state in filter(is_home, list(self._shard.state.catalog.tenants.values())):
+            if state.erasing is not None and state.name not in self._running:
                 try:
                     await self._shred(state)
                     await self._certify(await self._delete(state, state.erasing.reason, Caller(state.erasing.by)))
                 except TenantqError as error:
-                    log.warning(
-                        "tenant %s is being deleted; the next attempt follows: %s",
-                        state.name,
-                        error,
-                        extra={"tenant": state.name, "tenant_id": state.id},
-                    )
+                    fields = {"tenant": state.name, "tenant_id": state.id}
+                    log.warning("cannot delete tenant %s, retrying later: %s", state.name, error, extra=fields)
         erasures = self._shard.erasure.certificates()
         if erasures and self._backups is not None:
             try:
@@ -118,12 +112,9 @@ class Erasures:
                 try:
                     await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
                 except TenantqError as error:
-                    log.warning(
-                        "tenant %s is erased, but its certificate is not written yet: %s",
-                        erased.tenant,
-                        error,
-                        extra={"tenant": erased.tenant, "tenant_id": erased.tenant_id},
-                    )
+                    fields = {"tenant": erased.tenant, "tenant_id": erased.tenant_id}
+                    text = "tenant %s is erased, but its certificate is not written yet: %s"
+                    log.warning(text, erased.tenant, error, extra=fields)
 
     def forget_keys(self, state: TenantState) -> None:
         """Drop the data keys of a deleted tenant from memory."""
@@ -188,9 +179,7 @@ class Erasures:
                 try:
                     await self._other_shards.ask_all("erasures.drop_backup_keys_local", erased.tenant_id)
                 except TenantqError as error:
-                    log.warning(
-                        "backups of other shards may still contain data keys of an erased tenant; retrying: %s", error
-                    )
+                    log.warning("backups of other shards may still contain data keys of an erased tenant: %s", error)
                     self._retry_later()
                     return erased
             if not await self._shard.erasure.erase_bytes(erased.tenant_id):

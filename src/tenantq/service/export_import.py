@@ -1,4 +1,4 @@
-"""Exports and imports: move everything that a tenant has to another server, or to another tenant."""
+"""Exports and imports of all data of a tenant, to move it to another server or tenant."""
 
 import asyncio
 from collections.abc import Sequence

@@ -32,13 +32,8 @@ class MessageReads:
         self, call: Call, tenant: str | None, queue: str, *, limit: int = 10, cursor: str | None = None
     ) -> MessagePage:
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
-            page = await self._found(
-                call,
-                admitted,
-                "peek",
-                queue,
-                self._shard.reads.peek(admitted.tenant, queue, limit=limit, cursor=cursor),
-            )
+            asked = self._shard.reads.peek(admitted.tenant, queue, limit=limit, cursor=cursor)
+            page = await self._found(call, admitted, "peek", queue, asked)
             return await self._shown(admitted, queue, page)
 
     async def _shown(self, admitted: AdmittedCall, queue: str, page: MessagePage) -> MessagePage:
@@ -51,9 +46,8 @@ class MessageReads:
                 seen = await self._encryption.decrypt_facts(admitted.state.id, seen)
             if seen:
                 self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")
-        self._admission.charge(
-            admitted, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen)
-        )
+        ops, size = max(0, len(seen) - 1), sum(len(one.body) for one in seen)
+        self._admission.charge(admitted, queue, "read", ops, size)
         return MessagePage(seen, page.cursor)
 
     async def open_snapshot(
@@ -77,11 +71,8 @@ class MessageReads:
     ) -> MessagePage:
         """Return a page of a snapshot in order of message IDs."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
-            try:
-                page = await self._shard.snapshots.read(admitted.tenant, queue, id, start=start, end=end, limit=limit)
-            except NotFound as error:
-                self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "peek", queue, error)
-                raise
+            asked = self._shard.snapshots.read(admitted.tenant, queue, id, start=start, end=end, limit=limit)
+            page = await self._found(call, admitted, "peek", queue, asked)
             return await self._shown(admitted, queue, page)
 
     async def close_snapshot(self, call: Call, tenant: str | None, queue: str, id: str) -> None:

@@ -16,9 +16,8 @@ async def approve_signup(
     The tenant may belong to any shard, so ``service`` is the one that transports use.
     """
     found = await service.signups.get(call, id)
-    if template is not None and template not in (
-        one.name for one in await service.templates.list(call, "") if not one.owner
-    ):
+    known = await service.templates.list(call, "") if template is not None else ()
+    if template is not None and not any(one.name == template and not one.owner for one in known):
         raise NotFound(f"template {template!r} of the platform does not exist")
     try:
         await service.tenants.get(call, found.tenant)

@@ -11,20 +11,15 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
-from tenantq.engine.queue_state import TenantState
 from tenantq.engine.restrictions import SuspensionMode
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tenantq.gates.worker_registry import WorkerEntry
 from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.call import Call, QueueInfo
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
-
-
-def _needed(tenant: TenantState, queue: str) -> dict[str, int]:
-    """Return how much of a tenant's quotas a queue uses that may be new."""
-    return {"queues": queue not in tenant.queues}
 
 
 class _ConfigChanged(Conflict):
@@ -76,19 +71,18 @@ class Queues:
     async def put(self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]) -> tuple[bool, QueueInfo]:
         """Create a queue or change its settings; return whether it is new."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            settings = check_settings(changes)
-            async with self._other_shards.reserve(admitted.state, _needed(admitted.state, queue)):
-                created = await self._shard.submit(PutQueue(admitted.state, admitted.caller, queue, settings))
+            created = await self._put(admitted, queue, changes)
             return created, self.info(admitted.tenant, queue)
 
     async def create(self, call: Call, tenant: str | None, queue: str, settings: dict[str, Any]) -> bool:
         """Create a queue and return True, or return False and change nothing if it exists."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            changes = check_settings(settings)
-            async with self._other_shards.reserve(admitted.state, _needed(admitted.state, queue)):
-                return await self._shard.submit(
-                    PutQueue(admitted.state, admitted.caller, queue, changes, only_create=True)
-                )
+            return await self._put(admitted, queue, settings, only_create=True)
+
+    async def _put(self, admitted: AdmittedCall, queue: str, changes: object, *, only_create: bool = False) -> bool:
+        tenant, settings = admitted.state, check_settings(changes)
+        async with self._other_shards.reserve(tenant, {"queues": queue not in tenant.queues}):
+            return await self._shard.submit(PutQueue(tenant, admitted.caller, queue, settings, only_create=only_create))
 
     async def change(
         self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any], *, expected: QueueConfig

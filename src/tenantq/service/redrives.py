@@ -87,16 +87,10 @@ class Redrives:
     def _task(self, admitted: AdmittedCall, queue: str, id: str) -> RedriveTask:
         """Return a redrive of this queue, or raise NotFound."""
         task = self._tasks.get(id) if type(id) is str else None
-        if (
-            task is None
-            or task.letters.tenant is not admitted.state
-            or queue not in {task.letters.name, task.filter.source}
-        ):
-            raise NotFound(
-                "the redrive does not exist; a restart of the server ends all redrives",
-                tenant=admitted.tenant,
-                queue=queue,
-            )
+        tenant = admitted.state
+        if task is None or task.letters.tenant is not tenant or queue not in {task.letters.name, task.filter.source}:
+            text = "the redrive does not exist; a restart of the server ends all redrives"
+            raise NotFound(text, tenant=tenant.name, queue=queue)
         return task
 
     async def _journal(self, action: str, admitted: AdmittedCall, queue: str, task: RedriveTask) -> None:

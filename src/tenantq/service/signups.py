@@ -19,7 +19,7 @@ from tenantq.service.call import Call
 from tenantq.wire.signups import SignupItem, SignupsReply
 
 NETWORKS_MAX: Final = 10_000
-"""Networks whose sign-ups of an hour are counted. Further ones are refused until the hour is over."""
+"""Networks whose sign-ups of an hour are counted. Others are refused for the rest of the hour."""
 
 
 class Signups:
@@ -41,11 +41,8 @@ class Signups:
         caller = Caller(ANONYMOUS, call.remote, call.request_id, call.user_agent)
         with self._admission.notes.noting_failure(caller, "", RequestSignup.journal_op):
             self._count(place_of(call.remote))
-        return _item(
-            await self._shard.submit(
-                RequestSignup(self._shard.state.platform, caller, request, self._settings.waiting_max)
-            )
-        )
+        platform, waiting_max = self._shard.state.platform, self._settings.waiting_max
+        return _item(await self._shard.submit(RequestSignup(platform, caller, request, waiting_max)))
 
     def _count(self, network: str) -> None:
         hour, since_ms = divmod(self._clock.monotonic_ms(), HOUR_MS)

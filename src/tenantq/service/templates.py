@@ -81,7 +81,7 @@ class Templates:
     async def apply(
         self, call: Call, tenant: str | None, name: str, *, owner: str | None = None, dry_run: bool = False
     ) -> Sequence[AppliedItem]:
-        """Apply a template, each queue at once or not at all, and return what became of each. Repeating it changes nothing.
+        """Apply a template, each queue completely or not at all, and return the outcome of each. Repeating it changes nothing.
 
         Raises NotFound if the template does not exist or is not shared with the tenant. Administrators of the platform may
         apply any.

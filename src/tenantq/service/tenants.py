@@ -60,9 +60,8 @@ class Tenants:
             await self._check_encryption(tenant, changes)
             self._check_alert_targets(changes)
         may_create = self._other_shards.may_create(tenant)
-        created = await self._shard.submit(
-            PutTenant(self._shard.state.platform, caller, tenant, changes, may_create, self._plans)
-        )
+        platform = self._shard.state.platform
+        created = await self._shard.submit(PutTenant(platform, caller, tenant, changes, may_create, self._plans))
         info = self._info(tenant)
         if "regions" in changes:
             await self._other_shards.announce(tenant, info.config.regions)

@@ -49,19 +49,13 @@ class SqsEndpoint:
     """Serves Amazon SQS on the paths of an HTTP listener."""
 
     def __init__(self, service: Service, clock: Clock, purges: Cooldowns, deletions: Cooldowns) -> None:
-        self._state = EndpointState(
-            service,
-            clock,
-            ReceiptHandles(service.admission.keys.key_for("receipt handles of Amazon SQS")),
-            purges,
-            deletions,
-        )
+        handles = ReceiptHandles(service.admission.keys.key_for("receipt handles of Amazon SQS"))
+        self._state = EndpointState(service, clock, handles, purges, deletions)
 
     def routes(self) -> tuple[ProtocolRoute, ...]:
         """Return the routes: the root, and the URLs of queues."""
-        return tuple(
-            ProtocolRoute(method, path, self.serve) for path in ("/", _QUEUE_PATH) for method in ("GET", "POST")
-        )
+        calls = (("GET", "/"), ("POST", "/"), ("GET", _QUEUE_PATH), ("POST", _QUEUE_PATH))
+        return tuple(ProtocolRoute(*call, self.serve) for call in calls)
 
     async def serve(self, request: Request, waiting: Waiting) -> Reply:
         """Answer one request."""
@@ -94,12 +88,10 @@ class SqsEndpoint:
         self, action: str, protocol: JsonProtocol | QueryProtocol, request: Request, head: RequestHead, waiting: Waiting
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
-        is_large = len(request.body) > SLICE_BYTES  # its hash takes milliseconds
-        signed = (
-            await asyncio.to_thread(signed_request, head, request.body)
-            if is_large
-            else signed_request(head, request.body)
-        )
+        if len(request.body) > SLICE_BYTES:  # its hash takes milliseconds
+            signed = await asyncio.to_thread(signed_request, head, request.body)
+        else:
+            signed = signed_request(head, request.body)
         call = await self._sign_in(request.call, signed, known[1] if known is not None else "login")
         request.call = call
         if known is None:

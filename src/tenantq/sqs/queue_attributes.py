@@ -89,9 +89,8 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
             settings["ttl_ms"] = _number(name, text, 60, RETENTION_S_MAX) * 1_000
         elif name not in _READERS or (name in _FIFO_ONLY and not fifo):
             if name in {"DeduplicationScope", "FifoThroughputLimit"}:
-                raise SqsFailure(
-                    INVALID_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true."
-                )
+                problem = f"You can specify the {name} only when FifoQueue is set to true."
+                raise SqsFailure(INVALID_ATTRIBUTE_NAME, problem)
             raise unknown(name)
         else:
             field, read = _READERS[name]
@@ -163,7 +162,7 @@ def _allowed_sources(name: str, text: str) -> frozenset[QueueAddress] | None:
         raise invalid_value(name, text, "It is not a valid JSON map.") from error
     permission, sources = given.get("redrivePermission"), given.get("sourceQueueArns")
     if permission not in {"allowAll", "denyAll", "byQueue"}:
-        raise invalid_value(name, text, "redrivePermission has to be allowAll, denyAll or byQueue.")
+        raise invalid_value(name, text, "redrivePermission must be allowAll, denyAll or byQueue.")
     if permission != "byQueue":
         if sources is not None:
             raise invalid_value(name, text, "sourceQueueArns is for the redrivePermission byQueue only.")
@@ -261,10 +260,8 @@ def shown_attributes(queue: FoundQueue, region: str, stats: QueueStats | None) -
         shown.update({name: str(figure) for name, figure in zip(FIGURES, figures, strict=True)})
     if config.max_attempts:
         target = config.dead_letter or dead_letter_name(queue.name)
-        policy = {
-            "deadLetterTargetArn": queue_arn(region, queue.tenant_id, target),
-            "maxReceiveCount": config.max_attempts,
-        }
+        arn = queue_arn(region, queue.tenant_id, target)
+        policy = {"deadLetterTargetArn": arn, "maxReceiveCount": config.max_attempts}
         shown["RedrivePolicy"] = _encode(policy).decode()
     policies = {"Policy": sqs.policy, "RedriveAllowPolicy": sqs.redrive_allow_policy}
     shown |= {name: text for name, text in policies.items() if text}

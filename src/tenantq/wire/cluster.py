@@ -72,7 +72,7 @@ class PlacementReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PlacementRequest(Wire, frozen=True, kw_only=True):
-    """Where a tenant shall live."""
+    """The wanted placement of a tenant."""
 
     shard: int | None = None  # None: stays, or with ``dedicated`` any that can be emptied
     pinned: bool = True  # false: the tenant is like others again

@@ -153,7 +153,7 @@ class SettleReply(WireReply, frozen=True, kw_only=True):
 
 
 class RemoveRequest(Wire, frozen=True, kw_only=True):
-    """Delete messages by id, whatever their state."""
+    """Delete messages by id, in any state."""
 
     ids: Annotated[list[MessageId], items(1, limits.BATCH_MESSAGES_MAX)]
 

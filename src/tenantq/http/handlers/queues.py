@@ -34,10 +34,9 @@ async def get_queue(service: Service, request: Request, _: object) -> wire.Queue
 
 async def list_queues(service: Service, request: QueryRequest[PageQuery], _: object) -> wire.QueuesReply:
     """List a tenant's queues by name."""
-    queues = await service.queues.list(
-        request.call, request.tenant, after=request.query.cursor, limit=request.query.limit
-    )
-    cursor = queues[-1].name if len(queues) == request.query.limit else None
+    after, limit = request.query.cursor, request.query.limit
+    queues = await service.queues.list(request.call, request.tenant, after=after, limit=limit)
+    cursor = queues[-1].name if len(queues) == limit else None
     return wire.QueuesReply(queues=[_queue(one) for one in queues], cursor=cursor)
 
 

@@ -28,10 +28,8 @@ async def open_snapshot(service: Service, request: Request, body: SnapshotReques
 
 async def read_snapshot(service: Service, request: QueryRequest[SnapshotQuery], _: object) -> JsonReply[PeekReply]:
     """Read a page of a snapshot in order of message IDs."""
-    page = await service.message_reads.read_snapshot(
-        request.call, request.tenant, request.queue, request.name, **asdict(request.query)
-    )
-    return await page_reply(page)
+    place = request.call, request.tenant, request.queue, request.name
+    return await page_reply(await service.message_reads.read_snapshot(*place, **asdict(request.query)))
 
 
 async def close_snapshot(service: Service, request: Request, _: object) -> None:

@@ -62,12 +62,12 @@ async def test_alert_target(service: Service, request: Request, body: AlertTestR
 
 
 async def list_containments(service: Service, request: Request, _: object) -> ContainmentsReply:
-    """List what the server did, or in a dry run would have done, because of alerts."""
+    """List containments: what the server did because of alerts, or would have done in a dry run."""
     return await service.containment.list(request.call)
 
 
 async def release_containment(service: Service, request: Request, _: object) -> ContainmentItem:
-    """Release a containment before its time is over."""
+    """Release a containment before it expires."""
     return await service.containment.release(request.call, request.name)
 
 

@@ -48,7 +48,7 @@ class ActiveAlert(msgspec.Struct):
     subject: Subject
     finding: Excess
     since: int  # wall clock
-    is_noted: bool = False  # its begin was journaled
+    is_noted: bool = False  # its start was journaled
     sent_at: int | None = None  # None: not sent yet, because it is silenced or its targets are busy
     was_sent: bool = False  # before a restart
     ends_at: int | None = None  # when an event that has no end of its own counts as over
@@ -140,9 +140,8 @@ class ActiveAlerts:
         is_new, active.is_noted = not active.is_noted, True
         if not is_sent and not is_new:
             return None
-        notification = self._notification(
-            active, "firing", now, is_repeat=active.sent_at is not None or active.was_sent
-        )
+        is_repeat = active.sent_at is not None or active.was_sent
+        notification = self._notification(active, "firing", now, is_repeat=is_repeat)
         if is_sent:
             active.sent_at = now
         return Change(notification, targets if is_sent else (), is_new)

@@ -39,7 +39,7 @@ class Containments:
         tenant, principal = alert.tenant, ""
         if alert.kind in ABOUT_PRINCIPALS:
             if not can_be_granted_to(alert.principal):
-                return  # nobody in particular, or a whole tenant, which others may have caused
+                return  # the alert is about no principal, or about all of a tenant, and other tenants can cause it
             tenant, principal = alert.home, alert.principal
         if rule.action == "suspend_key" and not principal.startswith("key:"):
             return

@@ -1,4 +1,4 @@
-"""Alerts that were active before a restart. The journal has their begin and no end."""
+"""Alerts that were active before a restart. The journal has their start but no end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 
 from tenantq.domain.alert_rules import AlertKind, Severity
+from tenantq.domain.limits import DAY_MS
 from tenantq.journal.record import JournalRow
 from tenantq.service.alerts.active_alerts import EVENT_MS, EVENTS, Subject
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 
-EVENT_AGE_MAX_MS: Final = 86_400_000
-"""Events that began earlier are over, whether or not their end was journaled."""
+EVENT_AGE_MAX_MS: Final = DAY_MS
+"""Events that started earlier have ended, whether or not their end was journaled."""
 ROWS_MAX: Final = 1_000
 """Rows of the journal that are read, the newest."""
 _PAGES_MAX: Final = 10  # a page may have few rows, after a bounded number of segments
@@ -28,7 +29,7 @@ _DETAILS: Final = re.compile(
 
 
 async def alert_rows(audit_trail: AuditTrail) -> list[JournalRow]:
-    """Return the begins and ends of alerts, newest first."""
+    """Return the rows about the start and end of alerts, newest first."""
     rows: list[JournalRow] = []
     cursor = None
     for _ in range(_PAGES_MAX):
@@ -42,17 +43,17 @@ async def alert_rows(audit_trail: AuditTrail) -> list[JournalRow]:
 
 
 class JournaledAlert(NamedTuple):
-    """An alert whose begin was journaled."""
+    """An alert whose start was journaled."""
 
     subject: Subject
     text: str
     severity: Severity
     since: int
-    last_at: int  # of an event, which begins again while it lasts
+    last_at: int  # of an event, which is reported again while it lasts
 
 
 def active_alerts(rows: Iterable[JournalRow], shard: str, now: int) -> Iterator[JournaledAlert]:
-    """Yield the alerts that have begun and not ended. ``rows`` are those of one shard, newest first."""
+    """Yield the alerts that have started and not ended. ``rows`` are those of one shard, newest first."""
     ended: set[Subject] = set()
     found: dict[Subject, JournaledAlert] = {}
     for row in rows:

@@ -78,9 +78,8 @@ class Thresholds:
                     await next_slice()
             for queue in queues:
                 if queue.messages and not tenant.gone:
-                    found.update(
-                        self._queue(queue, rules, is_dead_letter_queue=queue.system_made or queue.name in letters)
-                    )
+                    is_letters = queue.system_made or queue.name in letters
+                    found.update(self._queue(queue, rules, is_dead_letter_queue=is_letters))
                 if slices.is_full():
                     await next_slice()
             if slices.is_full():

@@ -48,7 +48,7 @@ class AlertWatch:
         other_shards: OtherShards,
         targets: dict[str, Target] | None = None,  # None: those of the settings
         react: Callable[[Alert], None] = lambda _: None,  # to an alert that starts
-        journaled: Callable[[], Awaitable[Sequence[JournalRow]]] | None = None,  # begins and ends, newest first
+        journaled: Callable[[], Awaitable[Sequence[JournalRow]]] | None = None,  # starts and ends, newest first
     ) -> None:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._settings, self.server, self._react = settings, server, react
@@ -90,20 +90,16 @@ class AlertWatch:
             self.alerts.restore(one.subject, finding, one.since, one.last_at, now)
 
     def _journal(self, notification: Notification) -> None:
-        """Journal the begin or end of an alert, and react to its begin."""
+        """Journal the start or end of an alert, and react to its start."""
         kind = notification.kind
         if notification.status == "resolved":
             principal = notification.detail if kind in EVENTS and kind != "self_check" else ""
             self._admission.notes.journal_resolved(kind, notification.tenant, principal, _journaled(notification))
         elif kind != "test" and kind not in EVENTS:
             alert = Alert(
-                kind=kind,
-                tenant=notification.tenant,
-                principal="",
-                details=_journaled(notification),
-                severity=notification.severity,
-                at=notification.at,
-            )
+                kind=kind, tenant=notification.tenant, principal="", details=_journaled(notification),
+                severity=notification.severity, at=notification.at,
+            )  # fmt: skip
             self._admission.notes.journal_alert(alert)
             self._react(alert)
 

@@ -113,9 +113,8 @@ class ServerMetrics:
         if (exporter := self._exporter) is not None:
             lag, lag_bytes, failures = exporter.lag_records, exporter.lag_bytes, exporter.failures_total
             yield GaugeMetricFamily("tenantq_journal_lag_records", "Journal records that wait for export.", value=lag)
-            yield CounterMetricFamily(
-                "tenantq_journal_rows_exported", "Journal rows exported.", value=exporter.rows_total
-            )
+            rows = exporter.rows_total
+            yield CounterMetricFamily("tenantq_journal_rows_exported", "Journal rows exported.", value=rows)
             yield GaugeMetricFamily("tenantq_journal_lag_bytes", "Bytes of those records.", value=lag_bytes)
             meaning = "Attempts to export that failed."
             yield CounterMetricFamily("tenantq_journal_export_failures", meaning, value=failures)

@@ -212,12 +212,8 @@ class _Reading:
 
     def _quotas(self, tenant: TenantState) -> dict[str, float]:
         quotas, used = tenant.config.quotas, tenant.usage.used(self._shard.state.wall_ms())
-        found = {name: (count, getattr(quotas, name)) for name, count in used.items()}
-        return {
-            name: round(count / limit, 4) if limit else 1.0
-            for name, (count, limit) in found.items()
-            if limit is not None
-        }
+        found = ((name, count, getattr(quotas, name)) for name, count in used.items())
+        return {name: round(count / most, 4) if most else 1.0 for name, count, most in found if most is not None}
 
     def write_others(self) -> None:
         """Write the sums of all tenants, and of those without a label."""

@@ -51,14 +51,14 @@ class IsolationProbe:
         """Return a call with a new key of one of the probe's tenants, which is created if missing."""
         if tenant not in self._shard.state.catalog.tenants:
             await self._shard.submit(PutTenant(self._shard.state.platform, SYSTEM, tenant, {"quotas": _QUOTAS}))
-        made = self._service.admission.keys.new_key()
+        new = self._service.admission.keys.new_key()
         now = self._shard.state.wall_ms()
         key = StoredKey(
-            id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=SYSTEM.principal,
-            grant=Grant(role="tenant-admin", expires_at=now + _VALID_MS), token_hash=made.token_hash,
+            id=new.id, tenant=tenant, name="isolation probe", created_at=now, created_by=SYSTEM.principal,
+            grant=Grant(role="tenant-admin", expires_at=now + _VALID_MS), token_hash=new.token_hash,
         )  # fmt: skip
         await self._shard.submit(PutKey(self._shard.tenant(tenant), SYSTEM, key))
-        return Call(bearer=made.token, request_id="self-check", user_agent="tenantq self-check"), made.id
+        return Call(bearer=new.token, request_id="self-check", user_agent="tenantq self-check"), new.id
 
     async def _try(self, owner: Call, thief: Call, mine: str, theirs: str, principal: str) -> list[str]:
         """Return the calls in which the thief was not refused."""

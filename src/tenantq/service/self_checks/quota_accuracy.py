@@ -44,6 +44,6 @@ class QuotaAccuracy:
         self._wrong = {name: texts for name, texts in self._wrong.items() if texts and name in served}
         wrong = [text for texts in self._wrong.values() for text in texts]
         if wrong:
-            return CheckResult(ok=False, text="; ".join(wrong[:_SHOWN_MAX]) + f" ({len(wrong)} in all)")
+            return CheckResult(ok=False, text="; ".join(wrong[:_SHOWN_MAX]) + f" ({len(wrong)} in total)")
         left_out = f", {skipped} queues too long for one run" if skipped else ""
         return CheckResult(ok=True, text=f"{tenants} tenants recounted, {rows} rows{left_out}")

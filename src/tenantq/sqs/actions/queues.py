@@ -71,10 +71,10 @@ async def create_queue(sqs_call: SqsCall) -> Result:
         **({"tags": tags} if tags else {}),
     }
     try:
-        made = await sqs_call.service.queues.create(sqs_call.call, tenant.name, name, settings)
+        created = await sqs_call.service.queues.create(sqs_call.call, tenant.name, name, settings)
     except Draining as error:
         raise _deleted_recently() from error
-    if not made:  # another call has created it meanwhile
+    if not created:  # another call has created it meanwhile
         tenant = await sqs_call.service.sqs_lookup.find_tenant(sqs_call.call, None, "put_queue", name)
         if not _exists(sqs_call, tenant, attributes):
             raise _deleted_recently()

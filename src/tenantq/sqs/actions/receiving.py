@@ -85,7 +85,7 @@ def _shown(
 
 
 def body_text(body: bytes) -> str | None:
-    """Return a body as text, or None if it has to be sent in base64."""
+    """Return a body as text, or None if it must be sent in base64."""
     try:
         text = body.decode()
     except UnicodeDecodeError:

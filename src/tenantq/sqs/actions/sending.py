@@ -159,7 +159,7 @@ def _trace_header(given: SendMessage) -> dict[str, TypedValue]:
     for name, value in found.items():
         if value.type != "String":
             raise SqsFailure(
-                INVALID_VALUE, f"Message system attribute '{name}' has the type '{value.type}'; it has to be String."
+                INVALID_VALUE, f"Message system attribute '{name}' has the type '{value.type}'; it must be String."
             )
     return found
 
