@@ -169,10 +169,8 @@ def _type(name: str, schema: dict[str, Any]) -> str:
 
 
 def _errors(responses: dict[str, Any]) -> str:
-    rows = [
-        (_code(name.removeprefix("Problem") or "other"), html.escape(response["description"]))
-        for name, response in responses.items()
-    ]
+    meanings = {name.removeprefix("Problem") or "other": one["description"] for name, one in responses.items()}
+    rows = [(_code(status), html.escape(meaning)) for status, meaning in meanings.items()]
     return _table(("status", "meaning"), rows)
 
 

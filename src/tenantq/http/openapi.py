@@ -194,10 +194,8 @@ def _path_parameters(route: Route) -> list[Schema]:
 def _query_parameters(route: Route, schemas: _Schemas) -> list[Schema]:
     if route.query is None:
         return []
-    return [
-        {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
-        for name, schema in schemas.fields(route.query).items()
-    ]
+    fields = schemas.fields(route.query).items()
+    return [{"name": name, "in": "query", "required": False, "schema": _without_null(one)} for name, one in fields]
 
 
 def _without_null(schema: Schema) -> Schema:

@@ -33,9 +33,8 @@ def open_encryption(
     book = StoredDataKeys(shard)
     local = kms.local
     if local is None and (kms.default_key is None or (data_dir / KEYRING).exists()):
-        in_use = any(
-            key.key.provider == "local" for id in shard.state.data_keys.by_tenant for key in book.known(id).values()
-        )
+        data_keys = (key for id in shard.state.data_keys.by_tenant for key in book.known(id).values())
+        in_use = any(key.key.provider == "local" for key in data_keys)
         local = default_keyring(data_dir, in_use=in_use)
     own_keys = None
     if kms.default_key is None and local is not None:

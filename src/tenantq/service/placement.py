@@ -8,6 +8,12 @@ from tenantq.service.call import Call
 from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest
 
 
+def one_shard(tenant: str = "") -> Conflict:
+    """Return the error for calls that only servers with several shards can answer."""
+    text = "this server has one shard. Start it with --shards, or with --store to form a cluster."
+    return Conflict(text, tenant=tenant or None)
+
+
 class NoPlacement:
     """Refuses all changes: there is no other shard. See ``cluster.placement_admin``."""
 
@@ -28,7 +34,4 @@ class NoPlacement:
 
     async def _refuse(self, call: Call, action: str, tenant: str) -> NoReturn:
         await self._admission.admit_platform(call, action, tenant)
-        raise Conflict(
-            "this server has one shard. Start it with --shards, or with --store to form a cluster.",
-            tenant=tenant or None,
-        )
+        raise one_shard(tenant)

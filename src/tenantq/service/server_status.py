@@ -14,6 +14,7 @@ from tenantq.service.call import Call
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.metrics.metrics import Metrics, reader_of
 from tenantq.service.other_shards import OtherShards
+from tenantq.service.placement import one_shard
 from tenantq.service.problems import detail_of
 from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.store.crash_recovery import FORMAT
@@ -88,7 +89,7 @@ class ServerStatus:
     async def cluster(self, call: Call) -> ClusterReply:
         """Raise Conflict: this server has one shard."""
         await self._admission.admit_platform(call, "get_cluster")
-        raise Conflict("this server has one shard. Start it with --shards, or with --store to form a cluster.")
+        raise one_shard()
 
     async def drain_member(self, call: Call, member_id: str, *, drain: bool) -> ClusterReply:  # noqa: ARG002  # as above
         """Raise Conflict: only members of a cluster hand their shards over."""

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tenantq.domain.names import QUEUE_CHARS_MAX
-from tenantq.sqs.failures import INVALID_ADDRESS, INVALID_VALUE, NO_SUCH_QUEUE, SqsFailure
+from tenantq.sqs.failures import INVALID_ADDRESS, NO_SUCH_QUEUE, SqsFailure, invalid
 
 _ACCOUNT: Final = re.compile(r"[0-9]{12}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\.fifo)?")
@@ -64,7 +64,7 @@ def parse_queue_arn(arn: str) -> QueueAddress:
         number = number_of(parts[4])
         if number is not None and is_queue_name(parts[5]):
             return QueueAddress(number, parts[5])
-    raise SqsFailure(INVALID_VALUE, f"You must use this format to specify the queue ARN: {_ARN_FORMAT}")
+    raise invalid(f"You must use this format to specify the queue ARN: {_ARN_FORMAT}")
 
 
 _ARN_FORMAT: Final = "arn:<partition>:<service>:<region>:<account-id>:<resource-id>"

@@ -119,9 +119,14 @@ def failure_of(error: TenantqError) -> SqsFailure:
     return SqsFailure(kind, "The specified queue does not exist." if kind is NO_SUCH_QUEUE else error.message)
 
 
+def invalid(message: str) -> SqsFailure:
+    """Return the error for an invalid request."""
+    return SqsFailure(INVALID_VALUE, message)
+
+
 def invalid_value(name: str, value: object, reason: str) -> SqsFailure:
     """Return the error for an invalid parameter."""
-    return SqsFailure(INVALID_VALUE, f"Value {str(value)[:200]} for parameter {name} is invalid. Reason: {reason}")
+    return invalid(f"Value {str(value)[:200]} for parameter {name} is invalid. Reason: {reason}")
 
 
 def checked_number(name: str, value: int, low: int, high: int) -> int:

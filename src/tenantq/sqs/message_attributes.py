@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq.sqs.failures import INVALID_VALUE, SqsFailure
+from tenantq.sqs.failures import invalid
 from tenantq.sqs.requests import AttributeValue
 from tenantq.sqs.xml_text import ILLEGAL_TEXT, is_legal
 
@@ -53,21 +53,21 @@ def read_attributes(given: Mapping[str, AttributeValue] | None) -> dict[str, Typ
     if not given:
         return {}
     if len(given) > ATTRIBUTES_MAX:
-        raise _invalid(f"Number of message attributes [{len(given)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].")
+        raise invalid(f"Number of message attributes [{len(given)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].")
     return {_checked_name(name): read_value(name, value) for name, value in given.items()}
 
 
 def _checked_name(name: str) -> str:
     if not name:
-        raise _invalid("Message (user) attribute names must not be empty.")
+        raise invalid("Message (user) attribute names must not be empty.")
     if len(name) > NAME_CHARS_MAX:
-        raise _invalid(f"Message (user) attribute names must be shorter than {NAME_CHARS_MAX} Bytes.")
+        raise invalid(f"Message (user) attribute names must be shorter than {NAME_CHARS_MAX} Bytes.")
     if name.lower().startswith(("aws.", "amazon.")):
-        raise _invalid(
+        raise invalid(
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved."
         )
     if _NAME.fullmatch(name) is None:
-        raise _invalid(
+        raise invalid(
             "Can only include alphanumeric characters, hyphens, underscores, or periods. "
             "A name neither begins nor ends with a period, nor has two in a row."
         )
@@ -78,19 +78,19 @@ def read_value(name: str, given: AttributeValue) -> TypedValue:
     """Return a typed value. Raises SqsFailure if it is invalid."""
     kind = given.data_type
     if not kind:
-        raise _invalid(f"The message attribute '{name}' must contain a non-empty message attribute type.")
+        raise invalid(f"The message attribute '{name}' must contain a non-empty message attribute type.")
     if len(kind) > TYPE_CHARS_MAX or (found := _TYPE.fullmatch(kind)) is None:
-        raise _invalid(
+        raise invalid(
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type prefixes is "
             "Binary, Number, and String."
         )
     value: str | bytes | None = given.binary_value if found[1] == "Binary" else given.string_value
     if not value:
-        raise _invalid(f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
+        raise invalid(f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
     if isinstance(value, str) and not is_legal(value):
-        raise _invalid(ILLEGAL_TEXT)
+        raise invalid(ILLEGAL_TEXT)
     if found[1] == "Number" and isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is None:
-        raise _invalid(f"Can't cast the value of message attribute '{name}' to a number.")
+        raise invalid(f"Can't cast the value of message attribute '{name}' to a number.")
     return TypedValue(kind, value)
 
 
@@ -166,7 +166,3 @@ def chosen(attributes: dict[str, TypedValue], wanted: Iterable[str]) -> dict[str
         elif name in attributes:
             found[name] = attributes[name]
     return found
-
-
-def _invalid(message: str) -> SqsFailure:
-    return SqsFailure(INVALID_VALUE, message)

@@ -192,10 +192,8 @@ def check_throughput(changes: Changes, before: SqsQueue) -> None:
     limit = changes.sqs.get("throughput_limit", before.throughput_limit)
     scope = changes.sqs.get("deduplication_scope", before.deduplication_scope)
     if limit == "perMessageGroupId" and scope != "messageGroup":
-        raise _bad(
-            "FifoThroughputLimit",
-            " Reason: perMessageGroupId is allowed only where DeduplicationScope is messageGroup.",
-        )
+        problem = "perMessageGroupId is allowed only where DeduplicationScope is messageGroup."
+        raise _bad("FifoThroughputLimit", f" Reason: {problem}")
 
 
 _READERS: Final[dict[str, tuple[str, _Reader]]] = {

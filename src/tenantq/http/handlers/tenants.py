@@ -39,10 +39,9 @@ async def get_tenant(service: Service, request: Request, _: object) -> wire.Tena
 
 async def list_tenants(service: Service, request: QueryRequest[TenantsQuery], _: object) -> wire.TenantsReply:
     """List tenants by name."""
-    tenants = await service.tenants.list(
-        request.call, after=request.query.cursor, limit=request.query.limit, figures=request.query.figures == "true"
-    )
-    cursor = tenants[-1].name if len(tenants) == request.query.limit else None
+    query, figures = request.query, request.query.figures == "true"
+    tenants = await service.tenants.list(request.call, after=query.cursor, limit=query.limit, figures=figures)
+    cursor = tenants[-1].name if len(tenants) == query.limit else None
     return wire.TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor)
 
 

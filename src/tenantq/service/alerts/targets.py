@@ -58,9 +58,8 @@ def open_targets(settings: AlertSettings, clock: Clock) -> dict[str, Target]:
 
 def sentence(notification: Notification) -> str:
     """Return a notification as one line for people."""
-    place = " ".join(
-        f"{what} {name}" for what, name in (("tenant", notification.tenant), ("queue", notification.queue)) if name
-    )
+    names = {"tenant": notification.tenant, "queue": notification.queue}
+    place = " ".join(f"{what} {name}" for what, name in names.items() if name)
     state = {"firing": notification.severity, "resolved": "resolved", "test": "test"}[notification.status]
     return f"[{state}] {f'{place}: ' if place else ''}{notification.text}"
 
@@ -134,9 +133,8 @@ class EmailTarget:
             "since": show_time(notification.since),
             "server": notification.server,
         }
-        email.set_content(
-            "\n".join([sentence(notification), "", *(f"{name}: {value}" for name, value in lines.items() if value)])
-        )
+        facts = [f"{name}: {value}" for name, value in lines.items() if value]
+        email.set_content("\n".join([sentence(notification), "", *facts]))
         return email
 
     def _send(self, server: smtplib.SMTP, email: EmailMessage) -> None:

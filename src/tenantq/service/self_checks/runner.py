@@ -35,12 +35,7 @@ class SelfChecks:
     """The checks of one server. A check raises an alert when it starts to fail; the server continues."""
 
     def __init__(
-        self,
-        checks: Sequence[SelfCheck],
-        shard: Shard,
-        admission: Admission,
-        clock: Clock,
-        settings: CheckSettings,
+        self, checks: Sequence[SelfCheck], shard: Shard, admission: Admission, clock: Clock, settings: CheckSettings
     ) -> None:
         self._checks = checks
         self._shard = shard
@@ -94,9 +89,8 @@ class SelfChecks:
             log.error("self-check %s failed: %s", name, result.text)
             if state.status != "failed":
                 details = f"{name}: {result.text}"[:_TEXT_CHARS_MAX]
-                self._admission.notes.raise_alert(
-                    Alert(kind="self_check", tenant="", principal="", details=details, severity="critical", at=now)
-                )
+                alert = Alert(kind="self_check", tenant="", principal="", details=details, severity="critical", at=now)
+                self._admission.notes.raise_alert(alert)
         state.status = "ok" if result.ok else "failed"
         state.at, state.text, state.took_ms = now, result.text, took_ms
         state.runs[state.status] = state.runs.get(state.status, 0) + 1

@@ -13,12 +13,12 @@ from tenantq.service.redrives import RedriveInfo
 from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn
 from tenantq.sqs.failures import (
-    INVALID_VALUE,
     NO_SUCH_QUEUE,
     NO_SUCH_RESOURCE,
     UNSUPPORTED,
     SqsFailure,
     checked_number,
+    invalid,
     invalid_value,
     missing,
 )
@@ -53,15 +53,14 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
         if found.name.endswith(FIFO_SUFFIX) != source.fifo:
             raise invalid_value("DestinationArn", given.destination_arn, "It is not the same type of queue.")
         if found.name == source.name:
-            raise SqsFailure(INVALID_VALUE, "Source queue arn and destination queue arn cannot be the same.")
+            raise invalid("Source queue arn and destination queue arn cannot be the same.")
         to = found.name
     senders = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, source.tenant_id, dead_letter=source.name)
     if not senders.names:
-        raise SqsFailure(INVALID_VALUE, "Source queue must be configured as a Dead Letter Queue.")
+        raise invalid("Source queue must be configured as a Dead Letter Queue.")
     if any(task.state == "running" for task in await sqs_call.service.redrives.list(*sqs_call.at(source))):
-        raise SqsFailure(
-            INVALID_VALUE,
-            "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+        raise invalid(
+            "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
         )
     task = await sqs_call.service.redrives.start(*sqs_call.at(source), filter=RedriveFilter(to=to), rate=rate)
     return {"TaskHandle": _handle(sqs_call, source, task)}
@@ -84,7 +83,7 @@ async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
     try:
         handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=Handle)
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
-        raise SqsFailure(INVALID_VALUE, "Value for parameter TaskHandle is invalid.") from error
+        raise invalid("Value for parameter TaskHandle is invalid.") from error
     source = await _source(sqs_call, handle.source_arn)
     tasks = await sqs_call.service.redrives.list(*sqs_call.at(source))
     task = next((one for one in tasks if one.id == handle.task_id), None)

@@ -34,10 +34,8 @@ async def add_permission(sqs_call: SqsCall) -> Result:
         raise SqsFailure(OVER_LIMIT, f"{len(given.actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
     for action in given.actions:
         if action not in _GRANTABLE:
-            raise SqsFailure(
-                invalid_value("ActionName", action, "").kind,
-                f"Value SQS:{action[:80]} for parameter ActionName is invalid. Reason: Only the queue owner is allowed to invoke this action.",
-            )
+            value = f"SQS:{action[:80]}"
+            raise invalid_value("ActionName", value, "Only the queue owner is allowed to invoke this action.")
     principals = [f"arn:aws:iam::{account}:root" for account in given.accounts]
     actions = [f"SQS:{action}" for action in given.actions]
     statement = {

@@ -13,11 +13,11 @@ from tenantq.sqs.actions.tags import check_tags
 from tenantq.sqs.addresses import is_queue_name, number_of
 from tenantq.sqs.failures import (
     DELETED_RECENTLY,
-    INVALID_VALUE,
     NAME_EXISTS,
     NO_SUCH_QUEUE,
     PURGE_IN_PROGRESS,
     SqsFailure,
+    invalid,
     invalid_value,
     missing,
 )
@@ -87,24 +87,20 @@ def _exists(sqs_call: SqsCall, tenant: FoundTenant, attributes: dict[str, str]) 
         return False
     other = first_difference(shown_attributes(tenant.queue, sqs_call.region, None), attributes)
     if other is not None:
-        raise SqsFailure(
-            NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {other}"
-        )
+        text = f"A queue already exists with the same name and a different value for attribute {other}"
+        raise SqsFailure(NAME_EXISTS, text)
     return True
 
 
 def _check_name(name: str, attributes: dict[str, str]) -> None:
     wants_fifo = attributes.get("FifoQueue", "").lower() == "true"
     if wants_fifo and not (name.endswith(FIFO_SUFFIX) and is_queue_name(name)):
-        raise SqsFailure(
-            INVALID_VALUE,
+        raise invalid(
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
-            "must end with .fifo suffix and be 1 to 80 in length.",
+            "must end with .fifo suffix and be 1 to 80 in length."
         )
     if not is_queue_name(name) or (name.endswith(FIFO_SUFFIX) and not wants_fifo):
-        raise SqsFailure(
-            INVALID_VALUE, "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
-        )
+        raise invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
 
 
 async def _check_redrive(
@@ -125,16 +121,13 @@ async def _check_redrive(
     if found.fifo != source.endswith(FIFO_SUFFIX):
         raise invalid_value("RedrivePolicy", text, "Dead-letter queue must be same type of queue as the source.")
     if not accepts_dead_letters(found, source):
-        raise invalid_value(
-            "RedrivePolicy", text, "The RedriveAllowPolicy of the dead-letter queue does not allow this source queue."
-        )
+        problem = "The RedriveAllowPolicy of the dead-letter queue does not allow this source queue."
+        raise invalid_value("RedrivePolicy", text, problem)
 
 
 def _deleted_recently() -> SqsFailure:
-    return SqsFailure(
-        DELETED_RECENTLY,
-        "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
-    )
+    text = "You must wait 60 seconds after deleting a queue before you can create another with the same name."
+    return SqsFailure(DELETED_RECENTLY, text)
 
 
 async def get_queue_url(sqs_call: SqsCall) -> Result:
@@ -210,9 +203,8 @@ async def set_queue_attributes(sqs_call: SqsCall) -> Result:
     check_throughput(changes, queue.config.sqs or SqsQueue())
     await _check_redrive(sqs_call, changes, given.attributes, queue.tenant_id, queue.name)
     if changes.redrive is not None and changes.redrive.target.name == queue.name:
-        raise invalid_value(
-            "RedrivePolicy", given.attributes["RedrivePolicy"], "A queue cannot be its own dead-letter queue."
-        )
+        policy = given.attributes["RedrivePolicy"]
+        raise invalid_value("RedrivePolicy", policy, "A queue cannot be its own dead-letter queue.")
     modified = {"modified_at": sqs_call.state.clock.wall_ms() // 1_000}
     settings = {**changes.settings, "sqs": {**changes.sqs, **modified}}
     if changes.redrive is not None:
@@ -226,9 +218,8 @@ async def purge_queue(sqs_call: SqsCall) -> Result:
     _, queue = await sqs_call.read_with_queue(Parameters)
     purges = sqs_call.state.purges
     if await purges.is_on(sqs_call.call, queue.tenant, queue.tenant_id, queue.name):
-        raise SqsFailure(
-            PURGE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
-        )
+        problem = f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
+        raise SqsFailure(PURGE_IN_PROGRESS, problem)
     await sqs_call.service.queues.purge(*sqs_call.at(queue), confirm=queue.name, reason=_REASON)
     await purges.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None

@@ -184,10 +184,7 @@ async def _change(
     sqs_call: SqsCall, queue: FoundQueue, seconds: int, receipts: list[str]
 ) -> list[dict[str, Any] | TenantqError]:
     changed = await sqs_call.service.settlement.change_leases(
-        *sqs_call.at(queue),
-        receipts,
-        lease_ms=seconds * 1_000,
-        held_ms_max=VISIBILITY_S_MAX * 1_000,
+        *sqs_call.at(queue), receipts, lease_ms=seconds * 1_000, held_ms_max=VISIBILITY_S_MAX * 1_000
     )
     return [
         {} if one.ok else _not_changed(sqs_call, queue, seconds, receipt, one)

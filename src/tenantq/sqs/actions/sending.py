@@ -14,8 +14,8 @@ from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.failures import (
     BATCH_TOO_LONG,
     INVALID_CONTENTS,
-    INVALID_VALUE,
     SqsFailure,
+    invalid,
     invalid_for_type,
     invalid_value,
     missing,
@@ -71,17 +71,14 @@ async def send_message_batch(sqs_call: SqsCall) -> Result:
             prepared.append(failure)
     size = sum(_sent_bytes(entry) for entry in entries)
     if size > SQS_MESSAGE_BYTES_MAX:
-        raise SqsFailure(
-            BATCH_TOO_LONG,
-            f"Batch requests cannot be longer than {SQS_MESSAGE_BYTES_MAX} bytes. You have sent {size} bytes.",
-        )
+        text = f"Batch requests cannot be longer than {SQS_MESSAGE_BYTES_MAX} bytes. You have sent {size} bytes."
+        raise SqsFailure(BATCH_TOO_LONG, text)
     messages = [one.message if isinstance(one, Outgoing) else one for one in prepared]
-    done: list[dict[str, Any] | TenantqError] = []
-    for one, added in zip(prepared, await sqs_call.service.messages.add(*sqs_call.at(queue), messages), strict=True):
-        if isinstance(one, TenantqError):
-            done.append(one)
-        else:
-            done.append(added.error or _sent(queue, one, added))
+    results = await sqs_call.service.messages.add(*sqs_call.at(queue), messages)
+    done = [
+        one if isinstance(one, TenantqError) else added.error or _sent(queue, one, added)
+        for one, added in zip(prepared, results, strict=True)
+    ]
     return outcomes(entries, done)
 
 
@@ -99,15 +96,14 @@ def _check_fifo(queue: FoundQueue, given: SendMessage) -> None:
     if not queue.fifo:
         return
     if not given.message_group_id:
-        raise SqsFailure(INVALID_VALUE, missing("MessageGroupId").message)
+        raise invalid(missing("MessageGroupId").message)
     if given.message_deduplication_id is None and not (queue.config.sqs or SqsQueue()).content_based_deduplication:
         raise _no_deduplication()
 
 
 def _no_deduplication() -> SqsFailure:
-    return SqsFailure(
-        INVALID_VALUE,
-        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+    return invalid(
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
     )
 
 
@@ -123,9 +119,8 @@ def _outgoing(sqs_call: SqsCall, queue: FoundQueue, given: SendMessage, problem:
     attributes = read_attributes(given.message_attributes)
     size = len(body) + size_of(attributes)
     if size > sqs.message_bytes_max:
-        raise SqsFailure(
-            INVALID_VALUE,
-            f"One or more parameters {problem}. Reason: Message must be shorter than {sqs.message_bytes_max} bytes.",
+        raise invalid(
+            f"One or more parameters {problem}. Reason: Message must be shorter than {sqs.message_bytes_max} bytes."
         )
     reply: dict[str, Any] = {"MD5OfMessageBody": body_digest(body)}
     if attributes:
@@ -154,13 +149,11 @@ def _trace_header(given: SendMessage) -> dict[str, TypedValue]:
     sent = given.message_system_attributes or {}
     for name in sent:
         if name != TRACE_HEADER:
-            raise SqsFailure(INVALID_VALUE, f"Message system attribute name '{name[:80]}' is invalid.")
+            raise invalid(f"Message system attribute name '{name[:80]}' is invalid.")
     found = {name: read_value(name, value) for name, value in sent.items()}
     for name, value in found.items():
         if value.type != "String":
-            raise SqsFailure(
-                INVALID_VALUE, f"Message system attribute '{name}' has the type '{value.type}'; it must be String."
-            )
+            raise invalid(f"Message system attribute '{name}' has the type '{value.type}'; it must be String.")
     return found
 
 

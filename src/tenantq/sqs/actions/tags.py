@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tenantq.sqs.failures import INVALID_VALUE, SqsFailure, missing
+from tenantq.sqs.failures import invalid, missing
 from tenantq.sqs.requests import Parameters, TagQueue, UntagQueue
 from tenantq.sqs.sqs_call import Result, SqsCall
 
@@ -22,7 +22,7 @@ async def tag_queue(sqs_call: SqsCall) -> Result:
 def check_tags(queue: str, tags: dict[str, str]) -> dict[str, str]:
     """Return the tags of a queue. Raises SqsFailure if there are too many."""
     if len(tags) > TAGS_MAX:
-        raise SqsFailure(INVALID_VALUE, f"Too many tags added for queue {queue}.")
+        raise invalid(f"Too many tags added for queue {queue}.")
     return tags
 
 
