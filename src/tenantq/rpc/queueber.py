@@ -108,7 +108,7 @@ async def _add(service: Service, call: Call, *, messages: list[NewMessage | Tena
     return await service.messages.add(call, *_PLACE, messages)
 
 
-async def _poll(service: Service, call: Call, **arguments: int) -> list[Delivery]:
+async def _poll(service: Service, call: Call, **arguments: Any) -> list[Delivery]:
     return await service.messages.poll(call, *_PLACE, **arguments)
 
 

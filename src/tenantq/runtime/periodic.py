@@ -16,19 +16,23 @@ class Periodic:
     ) -> None:
         self._clock, self._every_ms, self._background, self._work = clock, every_ms, background, work
         self._timer: Timer | None = None
-        self.is_closed = False
+        self._is_closed = False
 
     def start(self, first_ms: int | None = None) -> None:
         """Begin, with the first run after ``first_ms`` if it is given."""
-        if not self.is_closed:
+        if not self._is_closed:
             delay_ms = self._every_ms if first_ms is None else first_ms
             self._timer = self._clock.call_later(delay_ms, lambda: self._background(self._run()))
 
     def close(self) -> None:
         """Start no more runs. The current run continues."""
-        self.is_closed = True
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+    def is_closed(self) -> bool:
+        """Return whether it was closed."""
+        return self._is_closed
 
     async def _run(self) -> None:
         try:

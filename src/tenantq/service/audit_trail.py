@@ -42,7 +42,6 @@ class AuditConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     queue: PrincipalName | None = None
     message: MessageId | None = None
     order: Literal["oldest", "newest"] = "oldest"  # which comes first
-    limit: PageSize = 100
     cursor: str | None = None
 
 
@@ -50,6 +49,7 @@ class AuditQuery(AuditConditions, frozen=True, kw_only=True):
     """An audit query of a tenant, or of the platform, which may select the rows of one tenant."""
 
     tenant: PrincipalName | None = None
+    limit: PageSize = 100
 
 
 class AuditPage(msgspec.Struct, frozen=True):

@@ -61,7 +61,7 @@ async def test_alert_target(service: Service, request: Request, body: AlertTestR
 
 
 async def list_containments(service: Service, request: Request, _: object) -> ContainmentsReply:
-    """List containments: what the server did because of alerts, or would have done in a dry run."""
+    """List containments: what the server did because of alerts, or in a dry run would do."""
     return await service.containment.list(request.call)
 
 

@@ -62,11 +62,11 @@ class SelfChecks:
         """Run every check once and journal the results."""
         entries: list[JournalEntry] = []
         for check in self._checks:
-            if self._runs.is_closed:
+            if self._runs.is_closed():
                 return
             started_ms = self._clock.monotonic_ms()
             result = await self._result(check)
-            if self._runs.is_closed:
+            if self._runs.is_closed():
                 return  # its resources may be closed already
             self._note(check.name, result, self._clock.monotonic_ms() - started_ms)
             outcome = "ok" if result.ok else "failed"
