@@ -108,7 +108,7 @@ def matches(pattern: str, queue: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(fnmatch.translate(pattern))  # fnmatch makes atomic groups of stars, so no pattern backtracks
+    return re.compile(fnmatch.translate(pattern))  # fnmatch turns stars into atomic groups, so no pattern backtracks
 
 
 def check_grant(grant: Grant) -> Grant:

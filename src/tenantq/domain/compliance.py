@@ -12,7 +12,7 @@ _Days = Annotated[int, between(1, 3_650)]
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What a control requires, and where the standards ask for it."""
+    """A control: its requirement, and where standards ask for it."""
 
     title: str
     threshold: str  # with names of settings

@@ -96,7 +96,7 @@ class RpcConnection(ListenerConnection):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """End the connection: a client that sends nothing more gets no more replies either."""
+        """End the connection: a client that closes its end gets no more replies."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
@@ -213,7 +213,7 @@ class RpcConnection(ListenerConnection):
             self.listener.loop.call_soon(self._abort, "too many connections use this credential. Close some of them.")
 
     def recognized(self) -> None:
-        """Note that the gates have admitted a call: the bounds for strangers do not apply any more."""
+        """Note that the gates have admitted a call: the limits for strangers no longer apply."""
         self._has_logged_in = True
 
     def logged_out(self) -> None:

@@ -18,7 +18,7 @@ from tenantq.service.request_ids import user_agent_of
 from tenantq.service.service import Service
 
 
-class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes this class from the schema
+class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp creates this class from the schema
     """The calls of a logged-in client. The credential is checked with every call."""
 
     def __init__(self, connection: RpcConnection, bearer: str | None, user_agent: str) -> None:

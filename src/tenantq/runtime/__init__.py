@@ -1,1 +1,1 @@
-"""Clocks, randomness, files and sockets: what the rest is given from outside."""
+"""Clocks, randomness, files and sockets, which are injected into everything else."""

@@ -19,7 +19,7 @@ class CallTracing:
         self._tracer = tracer
 
     def start_span(self, call: Call, action: str, tenant: str, queue: str | None, passed_us: int = 0) -> CallSpan:
-        """Start the span of a call that began ``passed_us`` ago, in the trace of its client if that sent one."""
+        """Start the span of a call that began ``passed_us`` ago, in the trace of its client, if any."""
         attributes = {
             "messaging.system": "tenantq",
             "messaging.operation.name": action,

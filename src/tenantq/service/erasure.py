@@ -1,4 +1,4 @@
-"""Erasure: deletes tenants for good and certifies it."""
+"""Erasure: deletes tenants permanently, and certifies it."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ RETRY_MS: Final = 60_000
 
 
 def _summed(home: Mapping[str, int], parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return how much a tenant had at home and in its parts."""
+    """Return the counts of a tenant at home and in its parts together."""
     return {name: count + sum(one.get(name, 0) for one in parts) for name, count in home.items()}
 
 
@@ -54,8 +54,8 @@ class Erasures:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._encryption, self._other_shards, self._backups = encryption, other_shards, backups
         self._signing_key = signing_key  # None: certificates stay unsigned
-        self._running: set[str] = set()  # names of tenants that are being deleted, and erasures being certified
-        self._unannounced: set[str] = set()  # names of deleted tenants that others may not know of
+        self._running: set[str] = set()  # names of tenants being deleted, and IDs of erasures being certified
+        self._unannounced: set[str] = set()  # names of deleted tenants that are not announced to all shards yet
         self._retry: Timer | None = None
         self._closing = False
 
@@ -142,7 +142,7 @@ class Erasures:
         return erased
 
     async def _announce(self, name: str) -> None:
-        """Have the others know that a tenant was deleted. If that fails, the next attempt follows."""
+        """Announce to other shards that a tenant was deleted. Retries later if that fails."""
         try:
             await self._other_shards.announce(name, None)
             self._unannounced.discard(name)
@@ -171,7 +171,7 @@ class Erasures:
         return True
 
     async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
-        """Return the signed certificate, or the unsigned one if deleted rows are still held; the next attempt follows."""
+        """Return the signed certificate, or the unsigned one if deleted rows are still held, which is retried later."""
         with self._retrying(erased.id):
             if self._backups is not None:
                 await self._backups.refresh_data_keys()

@@ -46,7 +46,7 @@ class Exports:
         self._audit_trail, self._other_shards = audit_trail, other_shards
 
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
-        """Start to export everything that a tenant has now, or one queue of it. Always close the returned stream."""
+        """Start to export a tenant as it is now, or one of its queues. Always close the returned stream."""
         if queue is not None:
             await self._admission.identify(call, "export")  # before the tenant's name is checked
             check_queue_name(queue)
@@ -83,14 +83,14 @@ class Exports:
         )
 
     async def export_part(self, tenant: TenantState, shard: int) -> TenantExport:
-        """Start to export what this shard has of a tenant, for the export at its home. The caller was admitted there."""
+        """Start to export the part of a tenant on this shard, for the export at its home, which admitted the caller."""
         self._admission.residency.check(tenant.name)
         snapshot = await self._shard.snapshots.of_tenant(tenant.name)
         folder = f"shard-{shard}/"
         return TenantExport(self._shard, self._audit_trail, self._encryption, snapshot, lambda: None, folder=folder)
 
     def _check_may_export_all(self, call: Call, admitted: AdmittedCall) -> None:
-        """Raise Forbidden if the caller may export some queues only. They have to be exported one by one."""
+        """Raise Forbidden if the caller may export some queues only. Then queues must be exported one by one."""
         if self._admission.authorizer.patterns(admitted.principal, admitted.tenant, "export") is not None:
             error = Forbidden(
                 "This credential can export some queues only. Name one with ?queue=.", tenant=admitted.tenant
@@ -110,7 +110,7 @@ class Exports:
         results: list[ExportedResult],
         idempotency: Sequence[ExportedKey] = (),
     ) -> ImportedPart:
-        """Import one part of an export. Parts have to come in order; a repeated part changes nothing."""
+        """Import one part of an export. Parts must arrive in order; a repeated part changes nothing."""
         check_queue_name(queue)
         check_field("part", part, limits.PartNumber)
         raw_export = export_id(export)
@@ -149,7 +149,7 @@ class Exports:
     async def digest(
         self, call: Call, tenant: str | None, queue: str, *, at: int | None = None, export: str | None = None
     ) -> DigestReply:
-        """Return a digest of what a queue holds beyond ``at``, and how many parts of an export it has imported."""
+        """Return a digest of a queue's content that expires after ``at``, and the number of imported parts of an export."""
         if at is not None:
             check_field("at", at, limits.WallTime)
         raw_export = export_id(export) if export is not None else None

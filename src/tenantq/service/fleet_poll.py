@@ -156,12 +156,12 @@ class FleetPolls:
             self._admission.rates.charge(charge_of(state, queue, "read", 1, size))
             if home_rates is not None and not is_home(state):
                 home_rates.charge(state, "read", 1, size)
-                self._debts[tenant, queue] = None  # the next look finds out
+                self._debts[tenant, queue] = None  # checked by the next poll
             if self._wait_ms(state, queue):
                 self._debts[tenant, queue] = None
 
     def _wait_ms(self, state: TenantState, queue: str) -> int:
-        """Return for how long the limits of a tenant and its queue admit nothing more."""
+        """Return how long the limits of a tenant and its queue admit nothing."""
         here = self._admission.rates.wait_ms(charge_of(state, queue, "read", 1, 0))
         home_rates = self._admission.home_rates
         return max(here, home_rates.wait_ms(state, "read")) if home_rates is not None and not is_home(state) else here

@@ -1,4 +1,4 @@
-"""Rate limits of a tenant whose queues are spread over shards: its home has the buckets, and other parts pay there."""
+"""Rate limits of a tenant whose queues are spread over shards: the home shard has the buckets, and other shards charge it."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ class HomeRates(Protocol):
         """Take what a call has used, into debt if tokens are missing; below zero: return it. Does not wait for home."""
 
     def wait_ms(self, tenant: TenantState, kind: RateKind) -> int:
-        """Return for how long the last charge found the bucket in debt."""
+        """Return the remaining debt of the bucket, in milliseconds, as of the last charge."""

@@ -32,7 +32,7 @@ class LegalHolds:
         return await self._other_shards.first_held(await self.first_held_local(number))
 
     async def first_held_local(self, shard: int) -> int | None:
-        """Return the same for the tenants of this shard and the journal of another, for a caller that was authorized."""
+        """Return the same for the tenants of this shard in the journal of another, for a caller that was authorized."""
         here, found = self._other_shards.number, list[int]()
         for tenant in self._shard.state.catalog.tenants.values():
             if tenant.hold is not None:

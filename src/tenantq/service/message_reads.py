@@ -53,7 +53,7 @@ class MessageReads:
     async def open_snapshot(
         self, call: Call, tenant: str | None, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
     ) -> SnapshotFacts:
-        """Keep everything that a queue holds now, to be read in pages."""
+        """Open a snapshot of a queue, to be read in pages."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             opening = self._shard.snapshots.open(admitted.tenant, queue, keep_ms=keep_ms, part_messages=part_messages)
             return await self._found(call, admitted, "peek", queue, opening)
@@ -81,7 +81,7 @@ class MessageReads:
             self._shard.snapshots.close(admitted.tenant, queue, id)
 
     async def get(self, call: Call, tenant: str | None, queue: str, id: str) -> Facts:
-        """Return everything known about a message."""
+        """Return a stored message with all its facts."""
         with await self._admission.admit_queue(call, tenant, "get", queue, rate="read") as admitted:
             facts = await self._found(call, admitted, "get", queue, self._shard.reads.get(admitted.tenant, queue, id))
             seen = facts

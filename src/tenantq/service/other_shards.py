@@ -49,7 +49,7 @@ class OtherShards:
         return ""
 
     async def announce(self, _tenant: str, _regions: tuple[str, ...] | None) -> None:
-        """Return when the other running shards can know which regions a tenant allows; None: that it was deleted."""
+        """Tell the other running shards which regions a tenant allows, or with None that it was deleted."""
 
     async def tenants(
         self, own: Sequence[TenantInfo], _after: str | None, _limit: int, *, figures: bool
@@ -85,7 +85,7 @@ class OtherShards:
         return [await create_local()]
 
     async def backups(self, own: Sequence[BackupItem]) -> Sequence[BackupItem]:
-        """Return the backups of which every shard has its part."""
+        """Return the backups that are complete on all shards."""
         return own
 
     async def gather(self, _path: str, own: Sequence[_T], *_arguments: Any) -> Sequence[_T]:
@@ -107,7 +107,7 @@ class OtherShards:
     async def at_queue(
         self, _tenant: str, _queue: str, _path: str, local: Callable[..., Awaitable[_T]], call: Call, *arguments: Any
     ) -> _T:
-        """Make a call on the shard of a tenant's queue, which need not exist. ``local`` is the method of this shard."""
+        """Call a method on the shard of a tenant's queue, which need not exist. ``local`` is the method of this shard."""
         return await local(call, *arguments)
 
     # ---- parts of a tenant whose queues are spread over shards ----
@@ -115,7 +115,7 @@ class OtherShards:
     def reserve(
         self, _tenant: TenantState, _need: Mapping[str, int]
     ) -> AbstractAsyncContextManager[Reservation | None]:
-        """Reserve as much of the tenant's quotas as a call needs, or as there is, for the length of a block."""
+        """Reserve as much of the tenant's quotas as a call needs, or as there is, for the duration of a block."""
         return contextlib.nullcontext()
 
     async def ask_parts(self, _tenant: TenantState, _method: str, *_arguments: Any) -> dict[int, Any]:
@@ -127,7 +127,7 @@ class OtherShards:
         return None
 
     async def drop_parts(self, _tenant: TenantState) -> list[dict[str, int]]:
-        """Delete the tenant's parts on other shards, for good; return how much each had."""
+        """Delete the tenant's parts on other shards permanently, and return the counts of each."""
         return []
 
     async def metrics(self, reader: str, own: Callable[[str], Awaitable[bytes]]) -> bytes:

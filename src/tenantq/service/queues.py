@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from tenantq.domain import limits
@@ -48,14 +49,14 @@ class Queues:
             self._admission.notes.note_view(admitted.caller, owner, "list_queues")
             here = self._shard.tenant(owner).queues
             others = await self._other_shards.ask_parts(admitted.state, "queue_names", owner)
-            names = dict.fromkeys([*here, *(name for found in others.values() for name in found)])
+            names = dict.fromkeys(chain(here, *others.values()))
             seen = [name for name in names if allowed(principal, owner, "list_queues", name)]
             page = page_of_names(seen, after, limit)
             found = [self.info(owner, name) for name in page if name in here]
             if others:
-                elsewhere = [name for name in page if name not in here]
-                parts = await self._other_shards.ask_parts(admitted.state, "queue_infos", owner, elsewhere)
-                found += [one for infos in parts.values() for one in infos]
+                missing = [name for name in page if name not in here]
+                parts = await self._other_shards.ask_parts(admitted.state, "queue_infos", owner, missing)
+                found += chain(*parts.values())
             return sorted(found, key=lambda one: one.name)
 
     async def workers(self, call: Call, tenant: str | None) -> Sequence[WorkerEntry]:
@@ -63,9 +64,8 @@ class Queues:
         with await self._admission.admit(call, tenant, "list_queues") as admitted:
             allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
             self._admission.notes.note_view(admitted.caller, owner, "list_queues", "workers")
-            found = list(self._admission.workers.of(owner))
-            for one in (await self._other_shards.ask_parts(admitted.state, "workers", owner)).values():
-                found += one
+            parts = await self._other_shards.ask_parts(admitted.state, "workers", owner)
+            found = chain(self._admission.workers.of(owner), *parts.values())
             return [one for one in found if allowed(principal, owner, "list_queues", one.queue)]
 
     async def put(self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]) -> tuple[bool, QueueInfo]:

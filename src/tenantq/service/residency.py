@@ -61,7 +61,7 @@ class Residency:
             raise wrong_region(tenant, regions, entered_in)
 
     def excluded(self, entered_in: str | None) -> list[str]:
-        """Return the tenants whose contents a caller of a server in this region does not get; None: it is in no region."""
+        """Return the tenants whose contents must not pass through a server in this region; None: it has no region."""
         found = self.misplaced_now()
         if entered_in is not None and entered_in != self._shard.settings.region:
             tenants = self._shard.state.catalog.tenants

@@ -81,7 +81,7 @@ class Signups:
         await self._shard.submit(ApproveSignup(self._shard.state.platform, caller, id))
 
     async def reject(self, call: Call, id: str, reason: str = "") -> SignupItem:
-        """Delete a sign-up, and return what it was. Raises NotFound."""
+        """Delete a sign-up, and return it. Raises NotFound."""
         check_field("id", id, limits.PrincipalName)
         caller = await self._admission.admit_platform(call, "reject_signup")
         return _item(await self._shard.submit(RejectSignup(self._shard.state.platform, caller, id, reason)))

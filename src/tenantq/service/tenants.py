@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 from tenantq.domain import limits
@@ -185,10 +186,8 @@ class Tenants:
         with await self._admission.admit(call, tenant, "get_tenant") as admitted:
             self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_tenant", "residency")
             regions = admitted.state.config.regions
-            places = [*await self.places(admitted.state)]
             parts = await self._other_shards.ask_parts(admitted.state, "places", admitted.tenant)
-            for found in parts.values():
-                places += found
+            places = list(chain(await self.places(admitted.state), *parts.values()))
             return ResidencyReply(
                 tenant=admitted.tenant,
                 regions=list(regions),

@@ -11,7 +11,7 @@ from tenantq.wire.kinds import Wire, WireReply
 
 
 class AlertItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """An alert that lasts."""
+    """An active alert."""
 
     kind: str
     severity: Literal["warning", "critical"]
@@ -31,7 +31,7 @@ class AlertsReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class ContainmentItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """What the server did because of an alert."""
+    """A containment: the server's reaction to an alert."""
 
     id: str
     action: str  # suspend_key, limit_principal or freeze_tenant
@@ -39,8 +39,8 @@ class ContainmentItem(WireReply, frozen=True, kw_only=True, omit_defaults=False)
     principal: str  # empty: the tenant as a whole
     alert: str
     text: str
-    dry_run: bool  # it only says what would have been done
-    ops_per_sec: int  # that limit_principal leaves
+    dry_run: bool  # it was only listed, not applied
+    ops_per_sec: int  # left by limit_principal
     created_at: int
     until: int
 

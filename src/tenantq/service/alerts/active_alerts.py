@@ -1,4 +1,4 @@
-"""Which alerts are active, and which notifications that causes."""
+"""Active alerts, and the notifications about them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ EVENT_MS: Final = 900_000
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What an alert is about. Two alerts with the same subject are one."""
+    """The subject of an alert. Two alerts with the same subject are one."""
 
     kind: AlertKind
     tenant: str = ""
@@ -55,7 +55,7 @@ class ActiveAlert(msgspec.Struct):
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
-    """What people receive."""
+    """A notification as its recipients get it."""
 
     status: Literal["firing", "resolved", "test"]
     kind: AlertKind | Literal["test"]

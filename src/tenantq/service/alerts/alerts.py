@@ -1,4 +1,4 @@
-"""Alerts for operators and tenants: which last, and whether targets work."""
+"""Alerts for operators and tenants: lists active alerts, and tests targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenantq.wire.alerts import AlertItem, AlertsReply, AlertTestReply
 
 
 class Alerts:
-    """Shows alerts that last, and tests targets."""
+    """Lists active alerts, and tests targets."""
 
     def __init__(self, admission: Admission, clock: Clock, other_shards: OtherShards, watch: AlertWatch) -> None:
         self._admission, self._clock, self._other_shards, self._watch = admission, clock, other_shards, watch

@@ -22,7 +22,7 @@ log = logging.getLogger("tenantq")
 
 
 class Containments:
-    """Contains what alerts are about, as the server's rules say. The owner of the tenant stores and applies it."""
+    """Applies the server's rules to alerts. The shard that owns the tenant stores and applies a containment."""
 
     def __init__(
         self, shard: Shard, admission: Admission, other_shards: OtherShards, rules: Sequence[ContainmentRule]
@@ -64,7 +64,7 @@ class Containments:
         await self._shard.submit(Contain(self._shard.state.platform, SYSTEM, containment))
 
     async def list(self, call: Call) -> ContainmentsReply:
-        """Return the containments in force on all shards, dry runs among them, oldest first."""
+        """Return the containments in force on all shards, including dry runs, oldest first."""
         caller = await self._admission.admit_platform(call, "list_containments")
         self._admission.notes.note_view(caller, "", "list_containments")
         return ContainmentsReply(containments=[*await self._items()])
@@ -79,7 +79,7 @@ class Containments:
         ]
 
     async def release(self, call: Call, id: str) -> ContainmentItem:
-        """End a containment and return what it was. Raises NotFound."""
+        """Release a containment and return it. Raises NotFound."""
         check_field("id", id, PrincipalName)
         caller = await self._admission.admit_platform(call, "release_containment")
         with self._admission.notes.noting_failure(caller, "", "release_containment"):

@@ -1,4 +1,4 @@
-"""Delivers notifications to a target: in order, with retries, without holding anything else up."""
+"""Delivers notifications to a target: in order, with retries, without delaying anything else."""
 
 import asyncio
 import logging

@@ -54,7 +54,7 @@ class AlertQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AlertSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the server watches, and whom it notifies."""
+    """Thresholds that the server watches, and targets that it notifies."""
 
     every_ms: Annotated[int, between(1_000, 3_600_000, "Time between two evaluations.")] = 10_000
     repeat_ms: Annotated[int, between(0, 30 * DAY_MS, "Time after which an active alert is sent again; 0: never.")] = (

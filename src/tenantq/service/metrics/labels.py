@@ -77,7 +77,7 @@ class Shown(Generic[S, F]):
         self._next[subject] = shown
 
     def finish(self) -> Iterable[S]:
-        """Return the subjects that had a label and do not have it any more, or were deleted."""
+        """Return the subjects that have lost their label or were deleted."""
         gone = self._last
         for shown in gone.values():
             self.correction.merge(shown, -1)
@@ -127,7 +127,7 @@ class Ranking:
         holders = self.queues
         kept = [queue for queue in holders if self._exists(queue)]
         _update_heat(kept, decay)
-        best_queues.offer(kept, hold=True)  # first, because most others can be passed over then
+        best_queues.offer(kept, hold=True)  # first, so that most others can be skipped
         read = len(kept)
         for tenant in list(self._catalog.tenants.values()):
             found, heat = list(tenant.queues.values()), 0.0

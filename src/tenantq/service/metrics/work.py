@@ -137,7 +137,7 @@ class _Reading:
         self._all = TenantCounters()  # of all tenants together
 
     def include_gone(self, sums: TenantSums) -> None:
-        """Include the sums of tenants that do not exist any more in those without a label."""
+        """Include the sums of deleted tenants in those without a label."""
         self._others.sums.merge(sums)
         self._other_queues.work.merge(sums.work)
         self._all.merge(sums.counters)
