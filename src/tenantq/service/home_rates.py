@@ -21,4 +21,4 @@ class HomeRates(Protocol):
         """Take what a call has used, into debt if tokens are missing; below zero: return it. Does not wait for home."""
 
     def wait_ms(self, tenant: TenantState, kind: RateKind) -> int:
-        """Return the remaining debt of the bucket, in milliseconds, as of the last charge."""
+        """Return how long the bucket stays in debt, as of the last charge."""

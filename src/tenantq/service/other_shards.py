@@ -49,7 +49,7 @@ class OtherShards:
         return ""
 
     async def announce(self, _tenant: str, _regions: tuple[str, ...] | None) -> None:
-        """Tell the other running shards which regions a tenant allows, or with None that it was deleted."""
+        """Wait until the other running shards can know the regions of a tenant; None: that it was deleted."""
 
     async def tenants(
         self, own: Sequence[TenantInfo], _after: str | None, _limit: int, *, figures: bool
