@@ -29,7 +29,7 @@ async def unpack(request: Request, items_max: int) -> None:
     """Join the parts of a body, and inflate it if it is compressed. Raises TooLarge, Invalid, or Unavailable for lack of memory."""
     parts, request.parts = request.parts or (request.body,), ()
     if request.encoding:
-        request.body = await inflate(parts, request.body_bytes_max, items_max, request.listener.holder(request))
+        request.body = await inflate(parts, request.body_bytes_max, items_max, request.hold_inflated)
         request.encoding = b""
     else:
         request.body = await joined(parts)

@@ -106,7 +106,7 @@ class SqsEndpoint:
             base_url=_base_url(head),
             region=signed.region if isinstance(signed, SignedRequest) else REGION_DEFAULT,
             path=_path_address(request),
-            is_closing=request.listener.is_closing,
+            is_closing=request.context.is_closing,
             trace_header=_trace_header(head),
         )
         try:
