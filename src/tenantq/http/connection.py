@@ -9,8 +9,9 @@ from http import HTTPStatus
 from typing import Final
 
 from tenantq.errors import TenantqError, Unavailable
+from tenantq.http.call_wait import CallWait
 from tenantq.http.context import HttpContext
-from tenantq.http.dispatch import Dispatch
+from tenantq.http.dispatch import answer
 from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
@@ -30,12 +31,11 @@ _ONE_WRITE_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 256 << 10
 
 
-class HttpConnection(Dispatch, ListenerConnection[HttpContext]):
+class HttpConnection(ListenerConnection[HttpContext]):
     """The protocol of one accepted connection."""
 
     def __init__(self, context: HttpContext) -> None:
-        Dispatch.__init__(self, context)
-        ListenerConnection.__init__(self, context)
+        super().__init__(context)
         self._requests: deque[Request] = deque()  # complete, not started
         self._current: Request | None = None  # in progress
         self._at_end = False  # the client has ended its side
@@ -66,7 +66,7 @@ class HttpConnection(Dispatch, ListenerConnection[HttpContext]):
             certificate=self.certificate,
             is_secure=self._transport.get_extra_info("sslcontext") is not None,
         )
-        self._task = self.context.loop.create_task(self._serve())
+        self._wait = CallWait(self.context.loop.create_task(self._serve()))
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived. Stop reading while enough requests wait."""
@@ -93,21 +93,20 @@ class HttpConnection(Dispatch, ListenerConnection[HttpContext]):
         if self._is_lost or self._is_closing:
             return False
         self._parser.stop()
-        self.stop_waiting()
+        self._wait.stop()
         return self._current is not None or bool(self._requests)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
         """Release all resources and cancel a waiting call."""
         self._is_lost = True
         self.context.closed(self)
-        if not hasattr(self, "_task"):
-            return
+        if not hasattr(self, "_wait"):
+            return  # it was refused
         self._parser.stop()
         while self._requests:
             self._requests.pop().release()
         self._unread = None
-        if self._waits:
-            self._task.cancel()
+        self._wait.abandon()
         wake(self._wake)
         wake(self._writable)
 
@@ -172,7 +171,7 @@ class HttpConnection(Dispatch, ListenerConnection[HttpContext]):
 
     def drain(self) -> None:
         """Finish the current request, start no other, and close."""
-        self.stop_waiting()
+        self._wait.stop()
         if self._current is None and not self._requests and self._parser.stage is IDLE:
             self._close()
 
@@ -244,7 +243,7 @@ class HttpConnection(Dispatch, ListenerConnection[HttpContext]):
                     continue
                 request = requests.popleft()
                 self._current = request
-                reply = await self.answer(request)
+                reply = await answer(request, self._wait)
                 if request.call.bearer != self._known_bearer:
                     self._recognize(request, reply)
                 if isinstance(reply, Stream):
