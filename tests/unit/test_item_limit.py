@@ -52,7 +52,7 @@ async def test_commas_in_strings_do_not_count(text: str) -> None:
 
 async def test_a_refused_list_never_reaches_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight million receipts would become eight million objects."""
-    route = Route("POST", "/x", messages.ack, tag="")
+    route = Route("POST", "/x", messages.ack, tag="", scope="tenant")
     monkeypatch.setattr(Route, "decode", lambda *_: pytest.fail("decoded"))
     with pytest.raises(Invalid, match="too many items"):
         await route.decode_large(b'{"receipts":[' + b",".join([b'""'] * 60_000) + b"]}")
@@ -66,7 +66,7 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
         pauses.append(1)
 
     monkeypatch.setattr("tenantq.http.sliced_lists.next_slice", pause)
-    route = Route("POST", "/x", messages.add, tag="")
+    route = Route("POST", "/x", messages.add, tag="", scope="tenant")
     body = json.dumps(
         {"messages": [{"body": "x" * 100_000, "priority": n % 10} for n in range(30)], "key": "k"}
     ).encode()
@@ -78,7 +78,7 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
 @pytest.mark.parametrize("bad", [{"body": 1}, {"bodi": "x"}, {"priority": "x"}])
 async def test_a_large_batch_is_refused_with_the_same_error(bad: dict[str, object]) -> None:
     """Decoding in slices does not change the error."""
-    route = Route("POST", "/x", messages.add, tag="")
+    route = Route("POST", "/x", messages.add, tag="", scope="tenant")
     body = json.dumps({"messages": [{"body": "x" * 100_000}, bad]}).encode()
     with pytest.raises(Invalid) as expected:
         route.decode(body)
@@ -106,7 +106,7 @@ def _random_body(random: Random) -> bytes:
 
 async def test_any_body_decodes_in_slices_like_it_does_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For slices of any size. Truncated or changed by a byte, it is accepted or refused in the same way."""
-    random, route = Random(5), Route("POST", "/x", messages.add, tag="")
+    random, route = Random(5), Route("POST", "/x", messages.add, tag="", scope="tenant")
     accepted = 0
     for _ in range(600):
         monkeypatch.setattr("tenantq.http.list_bounds.SLICE_BYTES", random.choice((1, 2, 7, 300, 1 << 18)))
@@ -194,6 +194,6 @@ def _lists_in(value: dict[str, Any]) -> Iterator[list[Any]]:
 )
 async def test_a_large_body_of_another_shape_is_bounded_too(body: bytes, code: str | None) -> None:
     """Bytes outside the lists, a huge item, an empty one, a duplicate list, no list, and one with an escaped name."""
-    route = Route("POST", "/x", messages.add, tag="")
+    route = Route("POST", "/x", messages.add, tag="", scope="tenant")
     outcome = await _outcome_of(route.decode_large(bytes(body)))
     assert outcome == code if code else isinstance(outcome, dict)

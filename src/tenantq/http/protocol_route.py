@@ -17,7 +17,7 @@ class ProtocolRoute(Route):
     __slots__ = ("serve",)
 
     def __init__(self, method: str, path: str, serve: Serve) -> None:
-        super().__init__(method, path, _no_handler, tag="foreign", body_bytes_max=LIST_BODY_BYTES_MAX)
+        super().__init__(method, path, _no_handler, tag="foreign", scope="tenant", body_bytes_max=LIST_BODY_BYTES_MAX)
         self.serve = serve
 
 

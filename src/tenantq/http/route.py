@@ -49,24 +49,8 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
 
 
-_PLATFORM_PATHS: Final = frozenset((
-    "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
-    "/v1/backups", "/v1/cluster", "/v1/cluster/members/{id}/drain", "/v1/cluster/tenants/{id}",
-    "/v1/cluster/shards", "/metrics", "/v1/alerts", "/v1/alerts/test", "/v1/plans", "/v1/containments",
-    "/v1/containments/{id}", "/v1/templates", "/v1/templates/{template}", "/v1/signups", "/v1/signups/{id}/approve", "/v1/signups/{id}/reject",
-))  # fmt: skip
-_ANY_CREDENTIAL_PATHS: Final = frozenset((
-    "/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/whoami", "/v1/poll",
-))  # fmt: skip
-
 Scope = Literal["tenant", "platform", "any"]
-
-
-def _scope_of(path: str) -> Scope:
-    """Return the scope of a path: one tenant, the platform, or anything that every valid credential may call."""
-    if path in _PLATFORM_PATHS:
-        return "platform"
-    return "any" if path in _ANY_CREDENTIAL_PATHS else "tenant"
+"""What a route works on: one tenant, the platform, or anything that every valid credential may ask for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +67,7 @@ class Route:
     handler: Handler
     _: KW_ONLY
     tag: str
+    scope: Scope
     summary: str = ""  # the first sentence of the handler's docstring, unless given
     action: str = ""  # in access.MATRIX
     describes: type[msgspec.Struct] | None = None
@@ -98,21 +83,19 @@ class Route:
     request: Any = field(init=False)
     query: type[msgspec.Struct] | None = field(init=False)
     reply: Any = field(init=False)  # None: not JSON
-    scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
     _decode_few: Callable[[bytes], Any] = field(init=False)  # without counting the items
     _lists: SlicedLists | None = field(init=False, default=None)  # created for the first large body
 
     def __post_init__(self) -> None:
-        """Derive the types, the scope and the decoder."""
+        """Derive the types and the decoder."""
         hints = get_type_hints(self.handler)
         self.request = hints.get("body", Empty)
         (self.query,) = get_args(hints.get("request")) or (None,)
         self.reply = _json_type(hints["return"])
         if self.reply is NoneType:
             self.reply, self.statuses = None, (204,)
-        self.scope = _scope_of(self.path)
         self.summary = self.summary or (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
         self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
         self._decode_few = msgspec.json.Decoder(self.request).decode

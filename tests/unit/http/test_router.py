@@ -37,6 +37,13 @@ def test_every_route_is_found_by_its_path(route: Route) -> None:
     assert ROUTER.find(route.method.encode(), path.encode()) is match  # cached
 
 
+def test_only_routes_of_a_tenant_have_the_scope_tenant() -> None:
+    """They name the tenant, or serve the credential's own tenant with the handler of a route that names it."""
+    named = {route.handler for route in ROUTES if "{tenant}" in route.path}
+    for route in ROUTES:
+        assert (route.scope == "tenant") == ("{tenant}" in route.path or route.handler in named), route.path
+
+
 def test_head_uses_the_get_route() -> None:
     """And no other route."""
     route = ROUTER.find(b"HEAD", b"/healthz").route
