@@ -12,7 +12,7 @@ from tenantq.errors import TenantqError, Unavailable
 from tenantq.http.call_wait import CallWait
 from tenantq.http.context import HttpContext
 from tenantq.http.dispatch import answer
-from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.problem import HttpError, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 from tenantq.http.request import Request
@@ -143,7 +143,7 @@ class HttpConnection(ListenerConnection[HttpContext]):
         if parser.stage is HEAD:
             if waited_ms >= settings.head_timeout_ms:
                 self._cut("head")
-                parser.refuse(Refusal(408, "unavailable", "the request's headers took too long to arrive"))
+                parser.refuse(HttpError(408, "unavailable", "the request's headers took too long to arrive"))
         elif parser.stage is BODY:
             if waited_ms < settings.body_timeout_ms:
                 return
@@ -152,7 +152,7 @@ class HttpConnection(ListenerConnection[HttpContext]):
                 self._body_bytes_seen = parser.body_bytes
             else:
                 self._cut("body")
-                parser.refuse(Refusal(408, "unavailable", "the request's body took too long to arrive"))
+                parser.refuse(HttpError(408, "unavailable", "the request's body took too long to arrive"))
         elif self._current is None and not self._requests and waited_ms >= settings.idle_timeout_ms:
             self._cut("idle")
             self._close()

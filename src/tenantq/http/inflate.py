@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tenantq.errors import TooLarge
-from tenantq.http.item_limit import check_items
+from tenantq.http.body_item_count import check_item_count
 from tenantq.http.problem import malformed
 from tenantq.http.request import Request
 from tenantq.runtime.loop_slices import joined
@@ -47,7 +47,7 @@ async def inflate(parts: Sequence[bytes], bytes_max: int, items_max: int, hold: 
         while data and size <= bytes_max and not unpacker.unused_data:
             if commas > checked_commas:  # they may be inside strings; it pays to find out before more is inflated
                 inflated = [await joined(inflated)]
-                await check_items(inflated[0], items_max)
+                await check_item_count(inflated[0], items_max)
                 checked_commas = 2 * commas
             part = await asyncio.to_thread(_step, unpacker, data) if inflated else _step(unpacker, data)
             hold(len(part))

@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserU
 from tenantq.errors import TenantqError, TooLarge
 from tenantq.http.context import HttpContext
 from tenantq.http.early_checks import region_refusal
-from tenantq.http.problem import Refusal, malformed
+from tenantq.http.problem import HttpError, malformed
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.request import Request
 from tenantq.http.request_head import (
@@ -241,7 +241,7 @@ class RequestParser:
         self._target += url
         if len(self._target) > self._context.settings.request_target_bytes_max:
             most = self._context.settings.request_target_bytes_max
-            self._stop(Refusal(414, "too_large", f"path and query: too long (limit: {most:,} bytes)"))
+            self._stop(HttpError(414, "too_large", f"path and query: too long (limit: {most:,} bytes)"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header. Unknown headers are only counted."""
@@ -421,7 +421,7 @@ class RequestParser:
 
     def _check_expect(self, request: Request, expect: bytes, *, has_body: bool) -> None:
         if expect.lower() != b"100-continue":
-            self._stop(Refusal(417, "invalid", "header expect: must be 100-continue"))
+            self._stop(HttpError(417, "invalid", "header expect: must be 100-continue"))
         if not has_body:
             return
         if request.refusal is not None:
@@ -446,9 +446,9 @@ def body_too_large(bytes_max: int) -> TooLarge:
     return TooLarge(f"body: too large (limit: {bytes_max:,} bytes)")
 
 
-def _wrong_version() -> Refusal:
-    return Refusal(505, "invalid", "unsupported HTTP version. Use HTTP/1.1 or HTTP/1.0.")
+def _wrong_version() -> HttpError:
+    return HttpError(505, "invalid", "unsupported HTTP version. Use HTTP/1.1 or HTTP/1.0.")
 
 
-def _headers_too_large() -> Refusal:
-    return Refusal(431, "too_large", "headers: too many or too large")
+def _headers_too_large() -> HttpError:
+    return HttpError(431, "too_large", "headers: too many or too large")

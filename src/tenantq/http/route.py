@@ -12,11 +12,11 @@ import msgspec
 from tenantq.domain.validation import explain
 from tenantq.errors import Invalid, TenantqError
 from tenantq.http.batch_limit import FEW_ITEMS_BYTES_MAX, begin_decoding, with_counted_items
+from tenantq.http.body_item_count import check_item_count
 from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
-from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
 from tenantq.http.reply import JsonReply, Reply, Stream
-from tenantq.http.sliced_lists import SlicedLists
+from tenantq.http.sliced_decoding import SlicedDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,7 +86,7 @@ class Route:
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
     _decode_few: Callable[[bytes], Any] = field(init=False)  # without counting the items
-    _lists: SlicedLists | None = field(init=False, default=None)  # created for the first large body
+    _sliced: SlicedDecoder | None = field(init=False, default=None)  # created for the first large body
 
     def __post_init__(self) -> None:
         """Derive the types and the decoder."""
@@ -115,21 +115,21 @@ class Route:
         try:
             return (self._decode_few if len(body) <= FEW_ITEMS_BYTES_MAX else self._decode)(body)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise _refusal(error, self.request, body) from error
+            raise _decoding_error(error, self.request, body) from error
 
     async def decode_large(self, body: bytes) -> Any:
         """Return a large body as ``decode`` does, after counting its items. Its lists are decoded in slices."""
-        await check_items(body, self.items_max)
-        if self._lists is None:
-            self._lists = SlicedLists(self.request)
-        if not self._lists:
+        await check_item_count(body, self.items_max)
+        if self._sliced is None:
+            self._sliced = SlicedDecoder(self.request)
+        if not self._sliced.has_lists:
             decoded = self._decoded(body)
             await check_keys_in_slices(body)
             return decoded
         try:
-            return await self._lists.decode(body)
+            return await self._sliced.decode(body)
         except (ValueError, RecursionError) as error:
-            raise _refusal(error, self.request, body) from error
+            raise _decoding_error(error, self.request, body) from error
 
     def in_own_tenant(self) -> Route:
         """Return the same route for the credential's own tenant."""
@@ -144,7 +144,7 @@ def _json_type(returned: Any) -> Any:
     return None if returned in (Reply, Stream) else returned
 
 
-def _refusal(error: ValueError | RecursionError, request: Any, body: bytes) -> TenantqError:
+def _decoding_error(error: ValueError | RecursionError, request: Any, body: bytes) -> TenantqError:
     """Return Invalid for wrong fields of a body, and a 400 for a body that is not JSON. Raises any other error."""
     if isinstance(error, msgspec.ValidationError):
         return Invalid(explain(error, request))

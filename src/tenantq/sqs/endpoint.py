@@ -9,9 +9,9 @@ import msgspec
 
 from tenantq.errors import SignatureRefused, TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
+from tenantq.http.body_item_count import check_item_count
 from tenantq.http.call_wait import CallWait
-from tenantq.http.item_limit import check_items
-from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.problem import HttpError, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import Reply
 from tenantq.http.request import Request
@@ -64,7 +64,7 @@ class SqsEndpoint:
         protocol: JsonProtocol | QueryProtocol = JsonProtocol(request.body, request_id)
         try:
             if len(request.body) > SLICE_BYTES:
-                await check_items(request.body, _ITEMS_MAX)
+                await check_item_count(request.body, _ITEMS_MAX)
             target = head.headers.get(b"x-amz-target")
             if target is not None:
                 action = target.removeprefix(TARGET).decode("latin-1") if target.startswith(TARGET) else ""
@@ -177,5 +177,5 @@ def _nothing_here(request: Request) -> Reply:
     """Return the reply to a request without an action: an SQS error at the URL of a queue, a problem document otherwise."""
     if _path_address(request) is not None:
         return Reply(b"<UnknownOperationException/>", 404, KIND)
-    refusal = Refusal(404, "not_found", "unknown path. GET /docs lists all paths.")
+    refusal = HttpError(404, "not_found", "unknown path. GET /docs lists all paths.")
     return problem_reply(refusal, request.call.request_id)
