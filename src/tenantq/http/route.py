@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -17,14 +18,9 @@ from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
 from tenantq.http.problem import malformed
 from tenantq.http.reply import JsonReply, Reply, Stream
 from tenantq.http.sliced_decoding import SlicedDecoder
+from tenantq.service.service import Service
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.service.service import Service
-
-    Handler = Callable[[Service, Any, Any], Awaitable[object]]
-
+Handler = Callable[[Service, Any, Any], Awaitable[object]]
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
 """Enough for a call without messages: settings, a reason, a thousand receipts."""
