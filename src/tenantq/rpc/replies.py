@@ -111,7 +111,7 @@ async def delivered(results: Any, deliveries: list[Delivery], connection: RpcCon
         item.leaseUntil = one.lease_until
         item.tenant = one.tenant
         item.queue = one.queue
-    results.nowAt = connection.listener.clock.wall_ms()
+    results.nowAt = connection.context.clock.wall_ms()
     return size
 
 
