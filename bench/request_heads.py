@@ -42,7 +42,7 @@ async def run(directory: Path, *, quick: bool) -> None:  # noqa: ARG001  # all s
     for name, cache in (("cached", HeadCache()), ("parsed", _NoCache())):
         context = HttpListener(cast("Any", _NoService())).context
         context.heads = cache
-        parser = RequestParser(context, Request.release, connection=None, remote="127.0.0.1", certificate=None)
+        parser = RequestParser(context, Request.release, remote="127.0.0.1", certificate=None)
         best = float("inf")
         for _ in range(_REPEATS):
             started = time.thread_time()

@@ -61,7 +61,6 @@ class HttpConnection(ListenerConnection[HttpContext]):
         self._parser = RequestParser(
             self.context,
             self._take,
-            connection=self,
             remote=self.remote,
             certificate=self.certificate,
             is_secure=self._transport.get_extra_info("sslcontext") is not None,

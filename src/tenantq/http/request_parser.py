@@ -77,7 +77,7 @@ class RequestParser:
     """Parses the requests of one connection, and passes each complete or refused one to ``deliver``, in order."""
 
     __slots__ = (
-        "_blocks", "_cacheable", "_certificate", "_chunk_start", "_connection", "_context", "_deliver", "_header_bytes_left",
+        "_blocks", "_cacheable", "_certificate", "_chunk_start", "_context", "_deliver", "_header_bytes_left",
         "_headers", "_headers_left", "_is_cacheable", "_is_secure", "_more", "_others", "_parser",
         "_parts", "_remote", "_request", "_silent_bytes", "_target", "body_bytes", "expects_continue", "is_over",
         "since_ms", "stage",
@@ -88,14 +88,12 @@ class RequestParser:
         context: HttpContext,
         deliver: Callable[[Request], None],
         *,
-        connection: object,
         remote: str,
         certificate: dict[str, object] | None,
         is_secure: bool = False,
     ) -> None:
         self._context = context
         self._deliver = deliver
-        self._connection = connection
         self._remote = remote
         self._certificate = certificate
         self._is_secure = is_secure
@@ -407,7 +405,6 @@ class RequestParser:
             request_id=(request_id_of(raw_id) if raw_id is not None else None) or self._context.next_request_id(),
             user_agent=head.user_agent,
             traceparent=traceparent_of(trace) if trace is not None else "",
-            connection=self._connection,
         )
 
     def _check_length(self, headers: dict[bytes, bytes], *, is_old: bool) -> bool:

@@ -85,7 +85,7 @@ async def test_the_head_cache_changes_no_result() -> None:
         seen: list[list[tuple[Any, ...]]] = []
         for context in (caching, parsing):
             got: list[Request] = []
-            parser = RequestParser(context, got.append, connection=None, remote="r", certificate=None)
+            parser = RequestParser(context, got.append, remote="r", certificate=None)
             for part in parts:
                 repeated += context is caching and context.heads.get(part.partition(b"{")[0]) is not None
                 parser.feed(part)
@@ -102,7 +102,7 @@ async def test_the_head_cache_is_bounded() -> None:
     """It holds no long head, and none with its own request ID."""
     context = _context()
     got: list[Request] = []
-    parser = RequestParser(context, got.append, connection=None, remote="", certificate=None)
+    parser = RequestParser(context, got.append, remote="", certificate=None)
     for i in range(HEADS_MAX * 2 + 5):
         parser.feed(b"GET /healthz HTTP/1.1\r\nHost: %d\r\n\r\n" % i)
     assert len(context.heads) <= HEADS_MAX
@@ -117,7 +117,7 @@ def _read(*data: bytes) -> Request:
     """Return the request that a parser reads from these bytes, fed in slices."""
     context = _context()
     got: list[Request] = []
-    parser = RequestParser(context, got.append, connection=None, remote="", certificate=None)
+    parser = RequestParser(context, got.append, remote="", certificate=None)
     for one in data:
         for at in range(0, len(one), SLICE_BYTES):
             parser.feed(memoryview(one)[at : at + SLICE_BYTES])
