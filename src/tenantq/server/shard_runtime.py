@@ -20,11 +20,12 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.journal.checkpoint import Checkpointer
-from tenantq.journal.export_target import open_target, shown_url
+from tenantq.journal.export_target import open_target
 from tenantq.journal.record import JournalEntry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.segment_retention import SegmentRetention
 from tenantq.journal.signing import PublicKeys, SigningKey
+from tenantq.journal.target_url import shown_url
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.futures import BackgroundTasks
 from tenantq.service.admission import Admission
