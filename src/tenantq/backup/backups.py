@@ -38,7 +38,6 @@ from tenantq.backup.manifest import (
     read_backup_manifest,
 )
 from tenantq.backup.scrub import JournalEnds, scrub
-from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.engine.shard import Shard, StoreCheckpoint
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, NotFound, TenantqError, Unavailable
@@ -48,6 +47,7 @@ from tenantq.journal.segment_retention import removed_name
 from tenantq.journal.signing import PUBLIC_FILE, PublicKeys, SignedDocument, SigningKey, retired_ids
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.interface import Beat
+from tenantq.store.shard_directories import DIRECTORY, REMEMBERED
 from tenantq.store.sync_marker import SyncMarkerFile
 
 _PARTIAL: Final = "partial"

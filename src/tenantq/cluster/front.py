@@ -15,7 +15,6 @@ from tenantq.cluster.credentials import NoKeys
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.hosted_node import HostContext
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.membership import Membership
 from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
 from tenantq.cluster.placement_admin import PlacementAdmin
@@ -41,6 +40,7 @@ from tenantq.service.residency import wrong_region
 from tenantq.service.server_status import ServerStatus
 from tenantq.service.service import Service
 from tenantq.store.crash_recovery import FORMAT
+from tenantq.store.shard_directories import HOME
 from tenantq.wire.cluster import ClusterReply, ClusterShardItem, MemberItem, TenantMoveItem
 from tenantq.wire.topology import ShardItem, TopologyReply
 

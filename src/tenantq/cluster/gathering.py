@@ -15,7 +15,6 @@ from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
 from tenantq.cluster.credentials import ShardCredentials
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.fleet_shares import FleetShares
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
 from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.routed_service import FACETS
@@ -33,6 +32,7 @@ from tenantq.service.call import Call, TenantInfo
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.part_export import PartExports
 from tenantq.service.service import Service
+from tenantq.store.shard_directories import HOME
 from tenantq.wire.topology import ShardItem
 
 _T = TypeVar("_T")

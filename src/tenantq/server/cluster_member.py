@@ -11,12 +11,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tenantq.cluster.addresses import opened
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.front import FrontAdmission, FrontService
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.hosted_node import HostContext, HostedNode
-from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.link_certificate import LinkCertificate
 from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
@@ -36,6 +34,7 @@ from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.durable_files import write_durably
 from tenantq.runtime.futures import BackgroundTasks
+from tenantq.server.listen_addresses import opened
 from tenantq.server.remote_store import open_remote
 from tenantq.server.shard_runtime import ShardRuntime
 from tenantq.server.transports import ListeningServer
@@ -44,6 +43,7 @@ from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, spli
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
+from tenantq.store.shard_directories import shard_dir
 from tenantq.store.shard_lease import ReleaseSignal
 
 log = logging.getLogger("tenantq")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
-from tenantq.cluster.layout import HOME, first_tenant_id, shard_dir
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
@@ -41,6 +40,7 @@ from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.store.interface import OpenStore
+from tenantq.store.shard_directories import HOME, first_tenant_id, shard_dir
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
