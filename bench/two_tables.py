@@ -23,10 +23,10 @@ from tenantq.pipeline.bronze.row_summary import RESET_COLUMNS, resets_of
 from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import QUEUE_HOURS, QUEUE_RESETS
 from tenantq.pipeline.session import open_session
 from tenantq.pipeline.silver.message_lives import message_lives
-from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.queue_hours import QUEUE_HOURS, queue_hours
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.arrow_columns import Vocabulary, distinct, id_hashes, in_order, ordered
+from tenantq.pipeline.bronze.rows import BRONZE
 from tenantq.pipeline.exchange import FileRows, PeriodParts, joined
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import BRONZE
 from tenantq.pipeline.silver.ops_daily import ops_daily
 from tenantq.pipeline.silver.queue_resets import ResetIndex
 from tests.pipeline.conftest import NOW, ProcessedJournal, digests

@@ -22,9 +22,9 @@ from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import QUEUE_RESETS
 from tenantq.pipeline.silver.message_lives import message_lives
 from tenantq.pipeline.silver.queue_hours import hour_exchange
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS
 from tenantq.pipeline.tables import TABLES
 from tests.pipeline.conftest import NOW, digests
 

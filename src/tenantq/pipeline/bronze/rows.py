@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType
 
 from tenantq.pipeline.arrow_columns import (
     TIME,
@@ -23,7 +24,9 @@ from tenantq.pipeline.arrow_columns import (
 )
 from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows, joined
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
-from tenantq.pipeline.schemas import BRONZE, JOURNAL, KNOWN_OPS
+from tenantq.pipeline.schemas import JOURNAL, KNOWN_OPS, TEXT
+
+BRONZE: Final = StructType([*JOURNAL.fields, StructField("date", TEXT), StructField("hour", TEXT)])
 
 FUTURE_MS = 86_400_000
 """How far a row may be ahead of the pipeline's clock, because clocks of machines differ."""

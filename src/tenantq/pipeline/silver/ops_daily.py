@@ -10,8 +10,10 @@ from pyspark.sql import DataFrame
 from tenantq.pipeline.arrow_columns import by_part, decoded, numbers
 from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
-from tenantq.pipeline.schemas import OPS_DAILY
+from tenantq.pipeline.schemas import LONG, TEXT, table_columns
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
+
+OPS_DAILY: Final = table_columns(tenant=TEXT, op=TEXT, outcome=TEXT, calls=LONG, rows=LONG, principals=LONG, date=TEXT)
 
 _PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 _KEY: Final = ("tenant", "op", "outcome", "date")

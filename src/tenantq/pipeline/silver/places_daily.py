@@ -24,8 +24,12 @@ from tenantq.pipeline.arrow_columns import (
 )
 from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
-from tenantq.pipeline.schemas import PLACES_DAILY
+from tenantq.pipeline.schemas import LONG, TEXT, TIME, table_columns
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
+
+PLACES_DAILY: Final = table_columns(
+    tenant=TEXT, principal=TEXT, network=TEXT, calls=LONG, first_at=TIME, evidence=TEXT, date=TEXT
+)
 
 _PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 

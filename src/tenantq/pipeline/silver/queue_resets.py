@@ -10,7 +10,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.arrow_columns import Vocabulary, ordered
-from tenantq.pipeline.schemas import QUEUE_RESETS
+from tenantq.pipeline.schemas import INT, LONG, TEXT, TIME, table_columns
+
+QUEUE_RESETS: Final = table_columns(shard=TEXT, tenant=TEXT, queue=TEXT, seq=LONG, n=INT, ts=TIME, op=TEXT)
+"""When a queue became empty, or, without a queue, all queues of a tenant."""
+
 
 RESETS: Final = ("purge", "drop_queue", "delete_tenant")
 """Ops that empty a queue, or all queues of a tenant."""
