@@ -14,10 +14,11 @@ PUBLIC_METHODS_MAX = 25
 BASE_CLASSES_MAX = 2
 
 OLD_VOCABULARY = re.compile(
-    "access_book|adding|answering|at_work|core|counted|customers|deal|desk|door|elsewhere|entered|fellows|finding|"
-    "fleet_polling|foreign_route|gatekeeper|greeting|heart|intake|known_heads|looking|mend|moment|moving|new_tenants|"
-    "pace|passed_reply|passing|pauses|places|polling|pulse|readable|room|safekeeping|sealed|sealing|seat|"
-    "settling|shard_orders|shift|steady|strays|take_in|timeline|traces|visit|way_in|ways|whole"
+    "access_book|acts|adding|answering|at_work|core|counted|customers|deal|desk|directory_building|door|"
+    "elsewhere|entered|fellows|finding|fleet_polling|foreign_route|front|gatekeeper|gathering|greeting|heart|"
+    "intake|kinds|known_heads|looking|mend|metrics_gathering|moment|moving|new_tenants|pace|passed_reply|"
+    "passing|pauses|places|polling|pulse|readable|reading|receiving|rendering|room|safekeeping|sealed|sealing|"
+    "seat|sending|settling|shard_orders|shift|steady|strays|take_in|timeline|traces|visit|way_in|ways|whole"
 )
 
 

@@ -9,7 +9,7 @@ from tenantq.client.problems import from_item
 from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.domain.validation import projected
 from tenantq.errors import Invalid, TenantqError
-from tenantq.wire.kinds import WireError
+from tenantq.wire.base_types import WireError
 from tenantq.wire.messages import MessageFacts, PeekReply, ResultReply
 
 T = TypeVar("T")

@@ -104,7 +104,7 @@ class QueueCheck:
             return None
         try:
             lease = unpack_lease(value)
-            lease.unpack_past()
+            lease.unpack_history()
         except Exception as error:  # noqa: BLE001  # damaged bytes may raise anything
             self._checked.found("damaged", f"The lease row cannot be read: {error}.", id)
             return None

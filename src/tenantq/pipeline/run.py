@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from tenantq.pipeline.arrow_shuffle import FileRows, few_rows_frame
 from tenantq.pipeline.bronze.ingestion import LOCAL_ROWS, NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
-from tenantq.pipeline.exchange import FileRows, few_rows_frame
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
 from tenantq.pipeline.lake.lake import Lake

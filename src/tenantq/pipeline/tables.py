@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle
 from tenantq.pipeline.bronze.quarantine import QUARANTINE, quarantine
 from tenantq.pipeline.bronze.row_summary import RowSummary
 from tenantq.pipeline.bronze.rows import BRONZE, bronze, hour_places
 from tenantq.pipeline.bronze.segments import SEGMENTS, segments
-from tenantq.pipeline.exchange import Exchange
 from tenantq.pipeline.gold.anomalies import ANOMALIES, REPORTED, anomalies
 from tenantq.pipeline.gold.compliance_evidence import COMPLIANCE, EVALUATIONS
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
@@ -98,7 +98,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     layer: Literal["bronze", "silver", "gold"]
-    function: Callable[..., DataFrame | Exchange]  # takes the inputs in order, then ``parameters`` by name
+    function: Callable[..., DataFrame | ArrowShuffle]  # takes the inputs in order, then ``parameters`` by name
     inputs: tuple[Input, ...]
     scope: Scope
     columns: StructType

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from tenantq.cluster.audit_merge import merge_pages, parse_cursor
 from tenantq.cluster.link import Link
-from tenantq.cluster.metrics_gathering import gather_metrics
+from tenantq.cluster.metrics_merge import gather_metrics
 from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.domain.placement import Topology, TopologyShard

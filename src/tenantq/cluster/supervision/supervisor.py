@@ -20,7 +20,7 @@ import msgspec
 from tenantq.cluster.error_codec import error_of_code
 from tenantq.cluster.settings import one_each
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.cluster.supervision.directory_building import build_directory
+from tenantq.cluster.supervision.initial_directory import build_directory
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, DRAIN, ShardStartup
 from tenantq.cluster.supervision.shard_process import ShardProcess
 from tenantq.domain.placement import TopologyShard

@@ -22,7 +22,7 @@ from tenantq.pipeline.arrow_columns import (
     record_hashes,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows, joined
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, Sender, SentRows, joined
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
 from tenantq.pipeline.schemas import JOURNAL, KNOWN_OPS, TEXT
 
@@ -83,11 +83,11 @@ def valid_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
     )
 
 
-def bronze(rows: DataFrame | FileRows, known: DataFrame | FileRows | None, pieces: Pieces) -> Exchange:
+def bronze(rows: DataFrame | FileRows, known: DataFrame | FileRows | None, pieces: Pieces) -> ArrowShuffle:
     """Return the ``known`` rows of some hours, if any, and new valid ``rows``, in the files that ``pieces`` describe."""
     sender = Sender(tuple(JOURNAL.names), partial(_send, pieces=pieces))
     inputs = [SentRows(one, sender) for one in (rows, known) if one is not None]
-    return Exchange(rows.sparkSession, inputs, pieces.count, _merged, BRONZE)
+    return ArrowShuffle(rows.sparkSession, inputs, pieces.count, _merged, BRONZE)
 
 
 def hour_places(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any]]:

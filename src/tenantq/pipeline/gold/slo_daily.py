@@ -7,7 +7,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.arrow_shuffle import FileRows
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.gold.service_times import service_times
 from tenantq.pipeline.schemas import DOUBLE, LONG, TEXT, table_columns

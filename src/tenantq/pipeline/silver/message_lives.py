@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType
 
 from tenantq.pipeline.arrow_columns import Vocabulary, by_part, id_hashes, whole
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.schemas import BOOLEAN, INT, LONG, TEXT, TIME, table_columns
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, LAST_DAY, life_days
@@ -67,7 +67,7 @@ def life_events(rows: DataFrame) -> DataFrame:
 
 def message_lives(
     rows: DataFrame | FileRows, known: DataFrame | FileRows | None, resets: DataFrame, pieces: Pieces | None = None
-) -> Exchange:
+) -> ArrowShuffle:
     """Merge new ``rows`` (bronze) into the ``known`` lives, if any; return rows of MESSAGE_LIVES.
 
     ``pieces`` are the files of the lives; without them, lives are computed in some parts.
@@ -77,7 +77,7 @@ def message_lives(
     if known is not None:
         inputs.append(SentRows(known, Sender(LIVES, partial(_send_lives, parts=parts, kind=_KNOWN))))
     merge = partial(_merged, resets=ResetIndex.of(resets))
-    return Exchange(rows.sparkSession, inputs, parts.count, merge, MESSAGE_LIVES, kinds=2)
+    return ArrowShuffle(rows.sparkSession, inputs, parts.count, merge, MESSAGE_LIVES, kinds=2)
 
 
 def life_places(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any]]:

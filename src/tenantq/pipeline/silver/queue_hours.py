@@ -31,7 +31,7 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.schemas import BYTE_MS, INT, LONG, TEXT, table_columns
 from tenantq.pipeline.silver.queue_changes import (
@@ -74,14 +74,14 @@ def queue_hours(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets:
     return hour_exchange(rows, lives, resets).frame()
 
 
-def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> Exchange:
-    """Return the exchange that computes ``queue_hours``."""
+def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> ArrowShuffle:
+    """Return the shuffle that computes ``queue_hours``."""
     parts = PeriodParts.by_hour(rows, _PART_BYTES)
     index = ResetIndex.of(resets)
     changes = Sender.reducing(CHANGES, partial(_send, parts=parts, kinds=(_SUMMED, _ROUNDS)), resets=index)
     leases = Sender.reducing(LEASES_OF_REMOVED, partial(_send_removed, resets=index, parts=parts))
     inputs = (SentRows(rows, changes), SentRows(lives, leases))
-    return Exchange(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
+    return ArrowShuffle(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
 
 
 class _QueueEffects:

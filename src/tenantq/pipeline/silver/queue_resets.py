@@ -53,7 +53,7 @@ def with_resets(rows: DataFrame, resets: DataFrame, queue: str, shard: str = "sh
     )
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class AdjacentResets(msgspec.Struct, frozen=True):
     """The resets around rows of the journal."""
 
     passed: NDArray[Any]  # how many resets of its queue came before the row
@@ -83,10 +83,10 @@ class ResetIndex:
 
     def around(
         self, shard: Place, tenant: Place, queue: Place, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
-    ) -> Surroundings:
+    ) -> AdjacentResets:
         """Return the resets around rows. A reset at the very place of a row has passed, or is the next one."""
         count = len(seq)
-        found = Surroundings(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
+        found = AdjacentResets(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
         rows = np.flatnonzero(tenant[0].marked(tenant[1], self._tenants))
         if not len(rows):
             return found

@@ -17,7 +17,7 @@ from tenantq.store.interface import Items
 from tenantq.store.keys import after
 from tenantq.store.redis.batch import touched
 from tenantq.store.redis.layout import GROUPED, JOURNAL, covers, group_of, lex_bounds
-from tenantq.store.redis.reading import Reader
+from tenantq.store.redis.row_reader import RedisRowReader
 
 KEPT_BYTES_MAX: Final = 128 << 20
 """Most bytes of old values of one snapshot that are kept in memory."""
@@ -105,7 +105,7 @@ class RedisSnapshot:
 class RedisSnapshots:
     """The open snapshots of a store. Its lock is held while a batch that affects them is written."""
 
-    def __init__(self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, reader: RedisRowReader, kept: bytes, unlink: Callable[[list[bytes]], None]) -> None:
         """Prepare. Names of kept keys start with ``kept``, which is unique to this owner."""
         self._reader, self._kept, self._unlink = reader, kept, unlink
         self.lock = threading.RLock()
