@@ -31,9 +31,10 @@ from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.cluster.spread_changes import SpreadChanges
+from tenantq.cluster.tenant_arrivals import TenantArrivals
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
