@@ -14,7 +14,7 @@ from tenantq.rpc.schema import camel_case
 from tenantq.runtime.loop_slices import next_slice, slices_of
 from tenantq.service.call import QueueInfo
 from tenantq.service.problems import item_error, refusal_of_all
-from tenantq.wire.kinds import Problem
+from tenantq.wire.base_types import Problem
 
 _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")

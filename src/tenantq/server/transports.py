@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tenantq.cluster.addresses import open_rpc, opened, port_of
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.errors import Invalid
 from tenantq.gates.turns import Turns
@@ -18,6 +17,7 @@ from tenantq.http.listener import HttpListener
 from tenantq.http.routes import ROUTES
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.tls import check_tls
+from tenantq.server.listen_addresses import open_rpc, opened, port_of
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.sqs import SqsEndpoint
