@@ -59,8 +59,11 @@ class ShardHost:
         busy_us = {thread.number: thread.shard.loop.figures.took.sum_us for thread in self.threads()}
         return self._loads.measure(self._clock.monotonic_ms(), busy_us)
 
-    async def acquire(self, shard: int) -> None:
-        """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened."""
+    async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
+        """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened.
+
+        While ``is_assigned``, which is called in another thread, returns False, only ``released`` has it claim the shard.
+        """
         before = self._threads.get(shard)
         if before is not None:
             if before.is_open or before.is_opening:
@@ -68,7 +71,7 @@ class ShardHost:
             await asyncio.shield(before.ended)
             self._threads.pop(shard, None)
         loop = asyncio.get_running_loop()
-        released = ReleaseSignal(lambda: self._begins_to_wait(loop))
+        released = ReleaseSignal(lambda: self._begins_to_wait(loop), is_assigned)
         thread = ShardThread(shard, lambda: self._make(shard, released), self._new_loop, released)
         self._threads[shard] = thread
         try:
