@@ -203,6 +203,11 @@ class ShardThread:
         return self.hosted.service
 
     @property
+    def epoch(self) -> int:
+        """The epoch of its ownership, once it is open."""
+        return self.shard.state.store.ownership.epoch
+
+    @property
     def is_opening(self) -> bool:
         """Whether it is being opened."""
         return not self._opened.done()
