@@ -11,7 +11,6 @@ from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.cluster.tenant_moves import MoveProgress
 from tenantq.domain.access import Principal
 from tenantq.domain.cluster_view import Cluster
-from tenantq.domain.message import Caller
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
@@ -130,7 +129,7 @@ class PlacementAdmin:
                 break
         else:
             raise Conflict("another request is changing the tenant's placement. Try again.", tenant=tenant)
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(principal.id)
         await self._calls.query(
             self._placements.find(tenant) or 0,
             "peer.note_entries",
@@ -230,7 +229,7 @@ class PlacementAdmin:
         before = self._server.cluster.shards
         await self._server.grow(request.shards, dry_run=request.dry_run)
         if not request.dry_run:
-            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            caller = call.caller(principal.id)
             entry = entry_of("grow_cluster", "", caller, f"{before} to {request.shards} shards")
             await self._calls.query(HOME, "peer.note_entries", [entry])
 

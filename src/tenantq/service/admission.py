@@ -232,15 +232,14 @@ class Admission:
             if ticket is None:
                 waited = True
                 ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
-            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
             if waited:
                 waited_us = self._clock.monotonic_us() - since_us
                 self.counters.waits.count(waited_us)
                 since_us += waited_us
             counters = state.counters
             admitted = AdmittedCall(
-                principal, state, caller, ticket, self._clock, counters.calls[action], since_us, action, queue,
-                call.trace_id, self._request_log,
+                call, principal, state, ticket, self._clock, counters.calls[action], since_us, action, queue,
+                self._request_log,
             )  # fmt: skip
             try:
                 if rate is not None and not wait_ms:
@@ -263,7 +262,7 @@ class Admission:
             counters.rate_allowed += 1
             counters.rate_waited += waited
         if self._tracing is not None:
-            admitted.start_span(self._tracing, call, started_us)
+            admitted.start_span(self._tracing, started_us)
         return admitted
 
     def _refund_unused(self, paid: list[Charge], error: BaseException) -> None:
@@ -293,13 +292,12 @@ class Admission:
             limits = state.config.concurrency if is_here else Concurrency()
             ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
         self.counters.admitted["poll"] += 1
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
         now_us = self._clock.monotonic_us()
         admitted = AdmittedCall(
-            principal, state, caller, ticket, self._clock, None, now_us, "poll", None, call.trace_id, self._request_log
-        )  # fmt: skip
+            call, principal, state, ticket, self._clock, None, now_us, "poll", None, self._request_log
+        )
         if self._tracing is not None:
-            admitted.start_span(self._tracing, call, now_us)
+            admitted.start_span(self._tracing, now_us)
         return admitted
 
     async def admit_platform(self, call: Call, action: str, tenant: str = "", *, grant: Grant | None = None) -> Caller:
@@ -312,7 +310,7 @@ class Admission:
             if grant is not None:
                 self.authorizer.check_may_grant(principal, tenant, grant)
         self.counters.admitted[action] += 1
-        return Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        return call.caller(principal.id)
 
     async def admit_any(self, call: Call, action: str) -> Principal:
         """Admit every valid credential, for calls that concern no tenant and no secrets."""

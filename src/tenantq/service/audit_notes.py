@@ -77,7 +77,7 @@ class AuditNotes:
         home = principal.tenant if principal is not None else None
         tenant = tenant if type(tenant) is str else None
         known = tenant if tenant is not None and tenant in self._shard.state.catalog.tenants else home or ""
-        caller = Caller(name, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(name)
         self._note_error(caller, known, action, queue, error, _foreign_tenant(principal, tenant))
         if self._request_log.is_on:
             fields = {"tenant": known, "queue": queue, **call.log_fields(), "principal": name}

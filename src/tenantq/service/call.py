@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
-from tenantq.domain.message import QueueStats
+from tenantq.domain.message import Caller, QueueStats
 from tenantq.domain.validation import projected
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.restrictions import Hold, Suspension
@@ -30,6 +30,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def trace_id(self) -> str:
         """The trace that the call belongs to; empty if the client sent no context."""
         return self.traceparent[3:35]
+
+    def caller(self, principal_id: str) -> Caller:
+        """Return the caller as journaled."""
+        return Caller(principal_id, self.remote, self.request_id, self.user_agent)
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of log records about this request before its caller is known."""
