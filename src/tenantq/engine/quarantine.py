@@ -17,7 +17,7 @@ from tenantq.engine.ops.remove import Remove
 from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import SettleOperation
 from tenantq.engine.ops.sweep import Advance, Sweep
-from tenantq.engine.polls import FleetPoll, Poll
+from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.state import ShardState
 from tenantq.engine.usage import Window
@@ -98,7 +98,7 @@ def _wait_again(state: ShardState, poll: Poll) -> None:
     """Put a poll that the round had answered among those that wait."""
     poll.timer = None
     queue = poll.tenant.queues.get(poll.queue_name)
-    if isinstance(poll, FleetPoll):
+    if poll.is_fleet:
         state.lane(poll.queue_name).demands.append(poll)
     elif queue is not None and not queue.damaged:
         queue.demands.append(poll)

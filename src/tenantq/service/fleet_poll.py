@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenantq.domain import limits
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Delivery
-from tenantq.engine.polls import FleetPoll, check_poll
+from tenantq.engine.polls import Poll, check_poll
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
@@ -58,8 +58,9 @@ class FleetPolls:
                     served = [name for name in everyone if name not in excluded]
                 state, left_ms = self._shard.state, _least(left_ms, *excluded.values())
                 ids = frozenset(state.catalog.tenant(name).id for name in served) if served is not None else None
-                poll = FleetPoll(
-                    state.platform, admitted.caller, queue, ids, max=max, wait_ms=left_ms, lease_ms=lease_ms
+                poll = Poll(
+                    state.platform, admitted.caller, queue,
+                    max=max, wait_ms=left_ms, lease_ms=lease_ms, is_fleet=True, allowed=ids,
                 )  # fmt: skip
                 got = await self._shard.submit(poll)
                 failure = None
