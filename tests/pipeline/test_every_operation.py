@@ -109,7 +109,7 @@ async def administer(server: Server) -> None:
     await service.messages.add(CALL, "sealed", "work", [message("sealed")])
     await service.encryption.rewrap(CALL, "sealed")
     await service.queues.suspend(CALL, "acme", "purged", REASON)
-    await service.queues.unsuspend(CALL, "acme", "purged")
+    await service.queues.resume(CALL, "acme", "purged")
     made = await service.access.create_key(CALL, "acme", "a key", Grant(role="operator"))
     await service.queues.list(Call(bearer=made.token, remote="10.0.0.1"), None)
     request = SignupRequest(tenant="newcomer", contact="ann")

@@ -1,4 +1,4 @@
-"""The source of a migration: fenced while it is copied, or reopened."""
+"""The source of a migration: fenced while it is copied, or resumed."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
@@ -85,8 +85,8 @@ class SourceFence:
                     self._source.queue(name).suspend(note.text(), mode)
 
 
-def reopen_source(source: Endpoint) -> list[str]:
-    """End the suspensions of a migration at the source. Returns what was reopened. Does not need the target.
+def resume_source(source: Endpoint) -> list[str]:
+    """End the suspensions of a migration at the source. Returns what was resumed. Does not need the target.
 
     Raises Conflict after the cut-over, because two servers would deliver the same messages.
     """
@@ -98,12 +98,12 @@ def reopen_source(source: Endpoint) -> list[str]:
                 raise Conflict(
                     f"it was cut over: tenant {note.tenant} works at {note.url}; to have it here, move it back"
                 )
-        reopened = []
+        resumed = []
         if notes[0] is not None:
             source.tenant.resume()
-            reopened.append(f"tenant {source.name}")
+            resumed.append(f"tenant {source.name}")
         for name, note in zip(queues, notes[1:], strict=True):
             if note is not None:
                 source.queue(name).reopen()
-                reopened.append(f"queue {name}")
-    return reopened
+                resumed.append(f"queue {name}")
+    return resumed

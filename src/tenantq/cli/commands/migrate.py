@@ -22,7 +22,7 @@ from tenantq.errors import TenantqError
 from tenantq.migration import Endpoint, Migration
 from tenantq.migration.move import LeasesLeft, MigrationResult, NotSame
 from tenantq.migration.plan import MigrationPlan
-from tenantq.migration.source import reopen_source
+from tenantq.migration.source import resume_source
 from tenantq.migration.target import empty_target
 from tenantq.runtime.clock import SystemClock
 
@@ -156,7 +156,7 @@ def _run(
 
 
 def _abort(source: Endpoint, target: Endpoint | None, *, as_json: bool) -> None:
-    lifted = reopen_source(source)
+    lifted = resume_source(source)
     failure: TenantqError | None = None
     deleted: list[str] = []
     if target is not None:
