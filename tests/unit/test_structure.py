@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 PUBLIC_METHODS_MAX = 25
 BASE_CLASSES_MAX = 2
+CAMEL_CASE = re.compile("_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 
 OLD_VOCABULARY = re.compile(
     "access_book|adding|answering|at_work|core|counted|customers|deal|desk|door|elsewhere|entered|fellows|finding|"
@@ -45,6 +47,18 @@ def _classes() -> dict[str, list[ClassFacts]]:
                 facts = ClassFacts(str(file.relative_to(SOURCE)), [_name_of(base) for base in node.bases], public)
                 found[node.name].append(facts)
     return found
+
+
+def _aliases() -> Iterator[tuple[str, str]]:
+    """Yield the name and file of each type alias of a module: a name in CamelCase with a value. Type variables are exempt."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        for node in (*tree.body, *(part for one in tree.body if isinstance(one, ast.If) for part in one.body)):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                (target,) = node.targets if isinstance(node, ast.Assign) else (node.target,)
+                is_variable = isinstance(node.value, ast.Call) and _name_of(node.value.func) in {"TypeVar", "ParamSpec"}
+                if isinstance(target, ast.Name) and CAMEL_CASE.fullmatch(target.id) and not is_variable:
+                    yield target.id, str(file.relative_to(SOURCE))
 
 
 CLASSES = _classes()
@@ -97,11 +111,13 @@ def test_inheritance_is_shallow() -> None:
     assert deep == {}
 
 
-def test_a_class_name_means_one_thing() -> None:
-    """Two classes never share a name. A leading underscore makes no difference."""
+def test_a_type_name_means_one_thing() -> None:
+    """Two classes or type aliases never share a name. A leading underscore makes no difference."""
     files: dict[str, list[str]] = defaultdict(list)
     for name, found in CLASSES.items():
         files[name.lstrip("_")] += [facts.file for facts in found]
+    for name, file in _aliases():
+        files[name.lstrip("_")].append(file)
     assert {name: sorted(where) for name, where in files.items() if len(where) > 1} == {}
 
 

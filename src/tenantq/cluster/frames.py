@@ -42,14 +42,14 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 _PAYLOADS: Final = frozenset((bytes, bytearray))
-Frame = list[Any]
+LinkFrame = list[Any]
 
 
 class PeerConnection(asyncio.Protocol):
     """One connection between two shards. ``receive`` is called with every frame, ``lost`` once at its end."""
 
     def __init__(
-        self, receive: Callable[[PeerConnection, Frame], None], lost: Callable[[PeerConnection], None]
+        self, receive: Callable[[PeerConnection, LinkFrame], None], lost: Callable[[PeerConnection], None]
     ) -> None:
         self._receive = receive
         self._lost = lost
@@ -172,7 +172,7 @@ class PeerConnection(asyncio.Protocol):
 class _Bulk:
     """A payload that is being received, and the frame that it belongs to."""
 
-    def __init__(self, size: int, index: int, frame: Frame) -> None:
+    def __init__(self, size: int, index: int, frame: LinkFrame) -> None:
         self.frame = frame
         self.missing_bytes = size
         self._payload = bytearray()

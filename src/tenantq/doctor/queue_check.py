@@ -14,7 +14,7 @@ import msgspec
 from tenantq.doctor import index_check
 from tenantq.doctor.catalog_check import KnownQueue
 from tenantq.doctor.counters_check import Recount, compare
-from tenantq.doctor.report import FindingLog, Kind
+from tenantq.doctor.report import FindingKind, FindingLog
 from tenantq.engine.data_key_rows import data_key_row
 from tenantq.errors import SealBroken
 from tenantq.store.interface import Family, StoreReader
@@ -92,7 +92,7 @@ class QueueCheck:
         self._other_rows()
         compare(self.recount, self.counters, self)
 
-    def found(self, kind: Kind, text: str, id: bytes = b"") -> None:
+    def found(self, kind: FindingKind, text: str, id: bytes = b"") -> None:
         """Record a finding about this queue."""
         self.log.found(kind, text, tenant=self.queue.tenant, queue=self.queue.name, id=id)
 

@@ -12,7 +12,7 @@ from tenantq.runtime.clock import Timer
 if TYPE_CHECKING:
     from tenantq.gates.slots import Ticket
 
-Task = asyncio.Task[Any] | None
+CallTask = asyncio.Task[Any] | None
 
 
 class SlotWaiter:
@@ -20,7 +20,7 @@ class SlotWaiter:
 
     __slots__ = ("granted", "slots", "stage", "task", "tenant", "timer")
 
-    def __init__(self, tenant: str, slots: list[Slot], task: Task, granted: asyncio.Future[Ticket | None]) -> None:
+    def __init__(self, tenant: str, slots: list[Slot], task: CallTask, granted: asyncio.Future[Ticket | None]) -> None:
         self.tenant = tenant
         self.slots = slots
         self.stage = 0  # number of slots it has

@@ -16,7 +16,7 @@ from typing import Final, Literal, Self
 
 from tenantq.domain.rates import Concurrency
 from tenantq.errors import Busy
-from tenantq.gates.slot_queue import Slot, SlotQueue, SlotScope, SlotWaiter, Task
+from tenantq.gates.slot_queue import CallTask, Slot, SlotQueue, SlotScope, SlotWaiter
 from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
@@ -32,7 +32,7 @@ class Ticket:
 
     __slots__ = ("_gate", "_slots", "task")
 
-    def __init__(self, gate: Slots, slots: list[Slot], task: Task) -> None:
+    def __init__(self, gate: Slots, slots: list[Slot], task: CallTask) -> None:
         self._gate = gate
         self._slots = slots
         self.task = task  # of the caller, until the slots are released
@@ -187,7 +187,7 @@ class Slots:
                 for key in list(scope.queues):
                     self._grant_free(scope, key)
 
-    def _this_task(self) -> Task:
+    def _this_task(self) -> CallTask:
         """Return the current task. The event loop is cached, because looking it up takes a system call."""
         if self._loop is None:
             try:

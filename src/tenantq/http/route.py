@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tenantq.service.service import Service
 
-    Handler = Callable[[Service, Any, Any], Awaitable[object]]
+    RouteHandler = Callable[[Service, Any, Any], Awaitable[object]]
 
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
@@ -59,10 +59,10 @@ _ANY_CREDENTIAL_PATHS: Final = frozenset((
     "/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/whoami", "/v1/poll",
 ))  # fmt: skip
 
-Scope = Literal["tenant", "platform", "any"]
+RouteScope = Literal["tenant", "platform", "any"]
 
 
-def _scope_of(path: str) -> Scope:
+def _scope_of(path: str) -> RouteScope:
     """Return the scope of a path: one tenant, the platform, or anything that every valid credential may call."""
     if path in _PLATFORM_PATHS:
         return "platform"
@@ -80,7 +80,7 @@ class Route:
 
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     _: KW_ONLY
     tag: str
     summary: str = ""  # the first sentence of the handler's docstring, unless given
@@ -98,7 +98,7 @@ class Route:
     request: Any = field(init=False)
     query: type[msgspec.Struct] | None = field(init=False)
     reply: Any = field(init=False)  # None: not JSON
-    scope: Scope = field(init=False)
+    scope: RouteScope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
     _decode_few: Callable[[bytes], Any] = field(init=False)  # without counting the items

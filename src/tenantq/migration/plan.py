@@ -12,7 +12,7 @@ from tenantq.migration.move_note import parse_incoming, parse_outgoing
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import TenantReply
 
-State = Literal["new", "under way", "cut over"]
+MigrationState = Literal["new", "under way", "cut over"]
 
 
 class PlannedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_tenant: str
     from_url: str
     to_url: str
-    state: State
+    state: MigrationState
     whole: bool  # the whole tenant, not some of its queues
     queues: list[PlannedQueue]
     grants: int
@@ -147,9 +147,11 @@ def _planned(source: Endpoint, queue: QueueReply) -> PlannedQueue:
     )  # fmt: skip
 
 
-def _state(source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[QueueReply], *, whole: bool) -> State:
+def _state(
+    source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[QueueReply], *, whole: bool
+) -> MigrationState:
     """Return the progress of an earlier run, from the source. Raises Invalid if it had another target."""
-    states: set[State] = set()
+    states: set[MigrationState] = set()
     for suspension in [facts.suspension] if whole else [one.suspension for one in queues]:
         note = parse_outgoing(suspension)
         if note is None:

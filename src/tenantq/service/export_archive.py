@@ -17,7 +17,7 @@ MANIFEST: Final = "manifest.json"
 _BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * _BLOCK)
 
-Kind = Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
+ArchiveKind = Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
 encode_line = msgspec.json.Encoder().encode
 
 
@@ -30,12 +30,14 @@ class Archive:
         self.files: list[ExportedFile] = []
         self.counts: dict[str, int] = {}
 
-    def parts(self, kind: Kind, lines: Sequence[object]) -> Iterator[bytes]:
+    def parts(self, kind: ArchiveKind, lines: Sequence[object]) -> Iterator[bytes]:
         """Yield the bytes of as many files as the lines need."""
         for part, start in enumerate(range(0, len(lines), PART_LINES), 1):
             yield self.file(kind, f"{kind}-{part:06}.jsonl", lines[start : start + PART_LINES], part=part)
 
-    def file(self, kind: Kind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0) -> bytes:
+    def file(
+        self, kind: ArchiveKind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0
+    ) -> bytes:
         """Return the bytes of one file of the tar."""
         name = self._folder + name
         raw = [encode_line(line) for line in lines]

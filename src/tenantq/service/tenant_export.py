@@ -18,7 +18,16 @@ from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 from tenantq.service.encryption import MessageEncryption
-from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, Kind, encode_line
+from tenantq.service.export_archive import (
+    END,
+    FORMAT,
+    MANIFEST,
+    PART_BYTES,
+    PART_LINES,
+    Archive,
+    ArchiveKind,
+    encode_line,
+)
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
 from tenantq.service.part_export import PartExport, PartSummary, close_all
 from tenantq.wire.access import KeyItem
@@ -133,7 +142,9 @@ class TenantExport:
         while page := await self._audit_trail.in_turn(self.tenant, partial(_page, items)):
             yield page
 
-    async def _queue_parts(self, queue: QueueCopy) -> AsyncIterator[tuple[Kind, Callable[[Any], Any], Sequence[Any]]]:
+    async def _queue_parts(
+        self, queue: QueueCopy
+    ) -> AsyncIterator[tuple[ArchiveKind, Callable[[Any], Any], Sequence[Any]]]:
         """Yield the kind, the conversion and the values of each part. Values that cannot be decrypted are counted and omitted."""
         encryption, snapshot = self._encryption, self._snapshot
         async for messages in self._pages(snapshot.messages(queue)):

@@ -21,7 +21,7 @@ from tenantq.runtime.clock import Clock
 from tenantq.vault.envelope import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
 from tenantq.vault.key_cache import KeyCache
 from tenantq.vault.settings import KeyPolicy, VaultSettings
-from tenantq.vault.single_flight import SingleFlight, Spawn, Work
+from tenantq.vault.single_flight import JointWork, SingleFlight, Spawn
 from tenantq.vault.wrapped_key import DataKeyStore, WrappedKey
 
 log = logging.getLogger("tenantq")
@@ -378,7 +378,7 @@ class TenantKeys:
         if key is not None and now >= key.refresh_at and now >= self._renew_after:
             self._in_background(number, lambda: self._unwrap(number))
 
-    def _in_background(self, name: str | int, work: Work) -> None:
+    def _in_background(self, name: str | int, work: JointWork) -> None:
         if name not in self._flights:
             self._flights.begin(name, work).add_done_callback(self._renewal_done)
 

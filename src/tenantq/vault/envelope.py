@@ -26,7 +26,7 @@ from tenantq.domain.limits import ENCRYPTION_BYTES
 from tenantq.errors import Invalid, SealBroken
 from tenantq.runtime.randomness import id_text
 
-Kind = Literal["body", "attributes", "result"]
+Field = Literal["body", "attributes", "result"]
 
 FORMAT: Final = 0xE1
 KEY_BYTES: Final = 32
@@ -78,10 +78,10 @@ class DataKey(PlainKey):
         self._head = _HEAD.pack(FORMAT, number)
         self._places = {kind: _PLACE.pack(FORMAT, number, tenant_id, code) for kind, code in _KINDS.items()}
 
-    def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes, nonce: bytes) -> bytes:
+    def encrypt(self, queue: str, id: bytes, kind: Field, plaintext: bytes, nonce: bytes) -> bytes:
         return self.encrypt_many(queue, kind, [id], [plaintext], nonce)[0]
 
-    def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:
+    def decrypt(self, queue: str, id: bytes, kind: Field, blob: bytes) -> bytes:
         """Return the plaintext of one envelope. Raises SealBroken."""
         (plaintext,) = self.decrypt_many(queue, kind, [id], [blob])
         if isinstance(plaintext, SealBroken):
@@ -89,7 +89,7 @@ class DataKey(PlainKey):
         return plaintext
 
     def encrypt_many(
-        self, queue: str, kind: Kind, ids: Sequence[bytes], plaintexts: Sequence[bytes], nonces: bytes
+        self, queue: str, kind: Field, ids: Sequence[bytes], plaintexts: Sequence[bytes], nonces: bytes
     ) -> list[bytes]:
         """Return the envelopes of ``plaintexts``. ``nonces`` has NONCE_BYTES of strong randomness for each, used once."""
         head, encrypt, place, name = self._head, self._encrypt, self._place(kind, ids), queue.encode()
@@ -102,7 +102,7 @@ class DataKey(PlainKey):
         return records
 
     def decrypt_many(
-        self, queue: str, kind: Kind, ids: Sequence[bytes], blobs: Sequence[bytes]
+        self, queue: str, kind: Field, ids: Sequence[bytes], blobs: Sequence[bytes]
     ) -> list[bytes | SealBroken]:
         """Return the plaintext of each envelope, or the error if it is damaged or belongs to another key or place."""
         head, decrypt, place, name = self._head, self._decrypt, self._place(kind, ids), queue.encode()
@@ -117,7 +117,7 @@ class DataKey(PlainKey):
                 plaintexts.append(_broken(queue, id))
         return plaintexts
 
-    def _place(self, kind: Kind, ids: Sequence[bytes]) -> bytes:
+    def _place(self, kind: Field, ids: Sequence[bytes]) -> bytes:
         place = self._places.get(kind)
         if place is None or any(len(id) != _ID_BYTES for id in ids):
             raise Invalid(

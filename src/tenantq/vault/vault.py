@@ -21,7 +21,7 @@ from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import id_text
 from tenantq.vault.data_keys import SECRET, TenantKeys, VaultContext
-from tenantq.vault.envelope import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Kind, TenantSecret, key_number
+from tenantq.vault.envelope import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Field, TenantSecret, key_number
 from tenantq.vault.key_cache import KeyCache
 from tenantq.vault.settings import KeyPolicy, VaultSettings
 from tenantq.vault.wrapped_key import DataKeyStore
@@ -60,7 +60,7 @@ class TenantCipher:
         self._now = clock.monotonic_ms
         self._random_bytes = random_bytes
 
-    def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes) -> bytes:
+    def encrypt(self, queue: str, id: bytes, kind: Field, plaintext: bytes) -> bytes:
         """Return the envelope of ``plaintext``, bound to this tenant, queue, message id and kind."""
         return self._encrypted(queue, kind, [id], [plaintext])[0]
 
@@ -68,7 +68,7 @@ class TenantCipher:
         """Return the envelopes of many bodies, faster than ``encrypt`` for each."""
         return self._encrypted(queue, "body", ids, bodies)
 
-    def _encrypted(self, queue: str, kind: Kind, ids: Sequence[bytes], plaintexts: Sequence[bytes]) -> list[bytes]:
+    def _encrypted(self, queue: str, kind: Field, ids: Sequence[bytes], plaintexts: Sequence[bytes]) -> list[bytes]:
         keys, count = self._keys, len(plaintexts)
         key = self._held.get(keys.current)
         if not isinstance(key, DataKey) or keys.uses_left < count or self._now() >= key.expires_at:
@@ -76,7 +76,7 @@ class TenantCipher:
         keys.uses_left -= count
         return key.encrypt_many(queue, kind, ids, plaintexts, self._random_bytes(NONCE_BYTES * count))
 
-    def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:
+    def decrypt(self, queue: str, id: bytes, kind: Field, blob: bytes) -> bytes:
         """Return the plaintext of an envelope. ``queue`` is its original queue. Raises SealBroken, Erased or KmsUnavailable."""
         number = key_number(blob)
         key = self._held.get(number)

@@ -17,7 +17,7 @@ from tenantq.vault.envelope import (
     NONCE_BYTES,
     OVERHEAD_BYTES,
     DataKey,
-    Kind,
+    Field,
     TenantSecret,
     key_number,
 )
@@ -27,18 +27,18 @@ TENANTS = st.integers(0, 2**32 - 1)
 NUMBERS = st.integers(1, 2**32 - 1)
 QUEUES = st.from_regex(r"[A-Za-z0-9_-]{1,80}", fullmatch=True)
 IDS = st.binary(min_size=16, max_size=16)
-KINDS = st.sampled_from(get_args(Kind))
+KINDS = st.sampled_from(get_args(Field))
 PLACES = st.tuples(QUEUES, IDS, KINDS)
 BODIES = st.binary(max_size=300)
 
 
-def encrypt(key: DataKey, place: tuple[str, bytes, Kind], plaintext: bytes) -> bytes:
+def encrypt(key: DataKey, place: tuple[str, bytes, Field], plaintext: bytes) -> bytes:
     """Encrypt with a fresh nonce."""
     return key.encrypt(*place, plaintext, os.urandom(NONCE_BYTES))
 
 
 @given(tenant=TENANTS, number=NUMBERS, place=PLACES, body=BODIES)
-def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[str, bytes, Kind], body: bytes) -> None:
+def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[str, bytes, Field], body: bytes) -> None:
     """Also with another object of the same key. The record names the key's number and has a fixed overhead."""
     blob = encrypt(DataKey(tenant, number, KEY), place, body)
     assert DataKey(tenant, number, KEY).decrypt(*place, blob) == body
@@ -47,7 +47,7 @@ def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[s
 
 
 @given(place=PLACES, body=BODIES, data=st.data())
-def test_any_changed_byte_is_detected(place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject) -> None:
+def test_any_changed_byte_is_detected(place: tuple[str, bytes, Field], body: bytes, data: st.DataObject) -> None:
     """In the header, the nonce, the ciphertext or the tag."""
     key = DataKey(7, 3, KEY)
     blob = bytearray(encrypt(key, place, body))
@@ -59,7 +59,7 @@ def test_any_changed_byte_is_detected(place: tuple[str, bytes, Kind], body: byte
 
 @given(place=PLACES, body=BODIES, data=st.data())
 def test_a_shorter_or_longer_record_does_not_decrypt(
-    place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject
+    place: tuple[str, bytes, Field], body: bytes, data: st.DataObject
 ) -> None:
     """Truncated at any length, or with extra bytes."""
     key = DataKey(7, 3, KEY)
@@ -71,7 +71,7 @@ def test_a_shorter_or_longer_record_does_not_decrypt(
 
 @given(place=PLACES, other=PLACES, body=BODIES)
 def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_decrypt(
-    place: tuple[str, bytes, Kind], other: tuple[str, bytes, Kind], body: bytes
+    place: tuple[str, bytes, Field], other: tuple[str, bytes, Field], body: bytes
 ) -> None:
     """Each difference alone is enough."""
     key = DataKey(7, 3, KEY)
@@ -85,7 +85,7 @@ def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_decrypt(
 
 @given(tenants=st.lists(TENANTS, min_size=2, max_size=2, unique=True), place=PLACES, body=BODIES)
 def test_56_a_record_moved_to_another_tenant_does_not_decrypt_with_the_same_key(
-    tenants: list[int], place: tuple[str, bytes, Kind], body: bytes
+    tenants: list[int], place: tuple[str, bytes, Field], body: bytes
 ) -> None:
     """The tenant itself is authenticated, not only implied by its keys."""
     one, two = (DataKey(tenant, 1, KEY) for tenant in tenants)
@@ -94,7 +94,7 @@ def test_56_a_record_moved_to_another_tenant_does_not_decrypt_with_the_same_key(
 
 
 @given(place=PLACES, body=BODIES)
-def test_a_record_does_not_decrypt_with_another_key_or_number(place: tuple[str, bytes, Kind], body: bytes) -> None:
+def test_a_record_does_not_decrypt_with_another_key_or_number(place: tuple[str, bytes, Field], body: bytes) -> None:
     """The number is authenticated too."""
     blob = encrypt(DataKey(7, 1, KEY), place, body)
     for key in (DataKey(7, 1, bytes(32)), DataKey(7, 2, KEY)):
