@@ -473,4 +473,4 @@ def test_tar_is_parsed_from_chunks_of_any_size() -> None:
         for at in range(0, len(raw.getvalue()), step):
             files.feed(raw.getvalue()[at : at + step])
         assert found == [("tenant.json", 2), ("a/messages-000001.jsonl", 1_500), ("none", 0)]
-        assert files.whole
+        assert files.ended

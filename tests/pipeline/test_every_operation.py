@@ -21,9 +21,9 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import waiting_key
+from tests.contract.export_import.archive import import_export, written
 from tests.contract.gates.harness import suspension
 from tests.contract.gates.service_calls import SERVICE_CALLS
-from tests.contract.moving.archive import import_export, written
 from tests.shards import message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:

@@ -143,10 +143,10 @@ class TenantRouter:
             return
         if len(self._owners) >= OWNERS_MAX:
             self._owners.clear()
-        whole = (place[0], "")
-        if self._owners.setdefault(whole, owner) == owner:
+        of_tenant = (place[0], "")
+        if self._owners.setdefault(of_tenant, owner) == owner:
             self._owners.pop(place, None)
-            place = whole
+            place = of_tenant
         self._owners[place] = owner
 
 

@@ -143,7 +143,7 @@ class ClusterFleetPolls:
                 await self._directory.refresh()
                 shard = self._directory.find(name, queue)
             if shard is None:
-                self._directory.check_whole()
+                self._directory.check_all_run()
                 shard = self._directory.number
             named.setdefault(shard, []).append(name)
         return named

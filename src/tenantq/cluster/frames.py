@@ -90,7 +90,7 @@ class PeerConnection(asyncio.Protocol):
                 return
             if len(pending) < end:
                 break
-            with memoryview(pending) as whole, whole[at + LENGTH_BYTES : end] as part:
+            with memoryview(pending) as view, view[at + LENGTH_BYTES : end] as part:
                 try:
                     decoded: Any = _decode(part)
                 except msgspec.MsgspecError:
@@ -126,9 +126,9 @@ class PeerConnection(asyncio.Protocol):
                 return
             payload = frame[at]
             self._write(_framed((BULK, len(payload), at, (*frame[:at], None, *frame[at + 1 :]))))
-            whole = memoryview(payload)
+            view = memoryview(payload)
             for start in range(0, len(payload), SLICE_BYTES):
-                self._write(whole[start : start + SLICE_BYTES])
+                self._write(view[start : start + SLICE_BYTES])
 
     def _write(self, data: bytes | memoryview) -> None:
         """Write now, or after what has not been written yet. Each slice of a payload has its turn of the loop."""
@@ -181,7 +181,7 @@ class _Bulk:
     def take(self, data: bytearray, at: int) -> int:
         """Add what has arrived from ``at`` on, and return where the rest begins."""
         end = min(len(data), at + self.missing_bytes)
-        with memoryview(data) as whole, whole[at:end] as part:
+        with memoryview(data) as view, view[at:end] as part:
             self._payload += part
         self.missing_bytes -= end - at
         return end

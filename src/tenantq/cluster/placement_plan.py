@@ -43,7 +43,7 @@ def _placed(row: TenantPlacement, shard: int, *, dedicated: bool) -> TenantPlace
     return msgspec.structs.replace(row, pinned=True, dedicated=dedicated, moving_to=moving_to)
 
 
-def _check_whole(rows: Placements, tenant: str) -> None:
+def _check_not_spread(rows: Placements, tenant: str) -> None:
     if len(rows[tenant].parts) > 1 or rows[tenant].shards:
         raise Conflict(
             f"its queues are spread over several shards, and its home is shard {rows[tenant].shard}."
@@ -84,7 +84,7 @@ def plan_pin(cluster: Cluster, rows: Placements, tenant: str, shard: int, region
     """
     check_shard(cluster, shard)
     if shard != rows[tenant].shard:
-        _check_whole(rows, tenant)
+        _check_not_spread(rows, tenant)
     _check_allowed(cluster, tenant, shard, regions)
     owner = dedicated_shards(rows).get(shard, tenant)
     if owner != tenant:
@@ -105,7 +105,7 @@ def plan_dedication(
 
     Raises Invalid or Conflict if no shard can be emptied for it.
     """
-    _check_whole(rows, tenant)
+    _check_not_spread(rows, tenant)
     if shard is not None:
         check_shard(cluster, shard)
         _check_allowed(cluster, tenant, shard, regions)

@@ -74,7 +74,7 @@ def undo_round(effects: Effects, operations: Sequence[Operation[Any]], error: Ro
         return False
     for one in {**effects.dirty, queue: None}:
         _reload_counters(state, one)
-    for tenant in effects.adding:
+    for tenant in effects.tenants_with_adds:
         _reload_windows(state, tenant)
     for operation in dict.fromkeys((*operations, *answered)):
         if isinstance(operation, Advance):

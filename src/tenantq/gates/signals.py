@@ -131,10 +131,10 @@ class Signals:
             key.places.remove(place)
             key.places.append(place)
             return
-        lives_elsewhere = bool(key.places)
+        has_known_places = bool(key.places)
         key.places.append(place)
         del key.places[:-PLACES_MAX]
-        if lives_elsewhere:
+        if has_known_places:
             most = self.settings.new_places_per_hour
             details = f"used from more than {most} new networks in an hour, the last is {place}"
             self._note("new_places", principal, tenant, (principal, ""), most, HOUR_MS, details, tenant)

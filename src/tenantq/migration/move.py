@@ -152,10 +152,10 @@ class Migration:
     # ---- the steps ----
 
     def _parts(self, names: Sequence[str]) -> tuple[SourceFence, MigrationTarget]:
-        whole = not self._only
+        whole_tenant = not self._only
         return (
-            SourceFence(self.source, self.target, names, whole=whole),
-            MigrationTarget(self.source, self.target, whole=whole),
+            SourceFence(self.source, self.target, names, whole_tenant=whole_tenant),
+            MigrationTarget(self.source, self.target, whole_tenant=whole_tenant),
         )
 
     def _enter(self, stage: MigrationStage) -> None:

@@ -14,11 +14,11 @@ POLL_EVERY_MS: Final = 250
 class SourceFence:
     """Suspends the source, or some of its queues, in two steps: first no new work, then no change at all."""
 
-    def __init__(self, source: Endpoint, target: Endpoint, queues: Sequence[str], *, whole: bool) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint, queues: Sequence[str], *, whole_tenant: bool) -> None:
         self._source = source
         self._target = target
         self._queues = queues
-        self._whole = whole
+        self._whole_tenant = whole_tenant
 
     def close(self) -> None:
         """Refuse adds and polls. Leases may be settled. What is frozen already stays frozen."""
@@ -53,7 +53,7 @@ class SourceFence:
         """Return whether everything that moves is frozen by this migration."""
         with self._source.naming_errors():
             facts = self._source.tenant.get()
-            if self._whole:
+            if self._whole_tenant:
                 found = [facts.suspension]
             else:
                 there = self._source.queues()
@@ -73,7 +73,7 @@ class SourceFence:
         target = self._target
         note = OutgoingMove(state=state, server=target.topology.server, tenant=target.name, url=target.url)
         with self._source.naming_errors():
-            if self._whole:
+            if self._whole_tenant:
                 suspension = self._source.tenant.get().suspension
                 if not (unless_frozen and suspension is not None and suspension.mode == "freeze"):
                     self._source.tenant.suspend(note.text(), mode)

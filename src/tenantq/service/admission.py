@@ -163,8 +163,8 @@ class Admission:
     def _check_residency(self, call: Call, tenant: str) -> None:
         if self.residency.misplaced:
             self.residency.check(tenant)
-        if call.entered_in is not None:
-            self.residency.check_entry(tenant, call.entered_in)
+        if call.entry_region is not None:
+            self.residency.check_entry(tenant, call.entry_region)
 
     def check_residency_early(self, call: Call, tenant: str | None, action: str, queue: str | None) -> None:
         """Raise Conflict, and note it, before the body is read, if the caller is known to be authorized."""

@@ -24,7 +24,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     user_agent: str = ""
     traceparent: str = ""  # the W3C trace context that the client sent
     connection: Any = None  # identity of the connection, for the limit of its requests in flight
-    entered_in: str | None = None  # region of the server that the client called; None: the cluster has no regions
+    entry_region: str | None = msgspec.field(default=None, name="entered_in")
+    """Region of the server that the client called; None: the cluster has no regions."""
 
     @property
     def trace_id(self) -> str:

@@ -59,8 +59,8 @@ class Archive:
         """Return a file with its head, filled up to whole blocks."""
         info = tarfile.TarInfo(name)
         info.size, info.mtime, info.mode = len(data), self._at_s, 0o600
-        whole = io.BytesIO()
-        whole.write(info.tobuf(tarfile.PAX_FORMAT))
-        whole.write(data)
-        whole.write(bytes(-len(data) % _BLOCK))
-        return whole.getvalue()
+        buffer = io.BytesIO()
+        buffer.write(info.tobuf(tarfile.PAX_FORMAT))
+        buffer.write(data)
+        buffer.write(bytes(-len(data) % _BLOCK))
+        return buffer.getvalue()

@@ -146,7 +146,7 @@ class FleetPolls:
             elif name == queue:
                 excluded[tenant] = wait_ms
         excluded.update(self._encryption.excluded())
-        excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entered_in), left_ms))
+        excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entry_region), left_ms))
         return excluded
 
     def _charge(self, tenant: str, queue: str, size: int) -> None:
@@ -193,8 +193,8 @@ class FleetPolls:
             except TenantqError as error:
                 failure = error
                 self._encryption.exclude_briefly(tenant)
-        whole = (decrypted.get(one.receipt) if one.encrypted else one for one in got)
-        return [one for one in whole if one is not None], failure
+        delivered = (decrypted.get(one.receipt) if one.encrypted else one for one in got)
+        return [one for one in delivered if one is not None], failure
 
 
 def check_tenants(tenants: object) -> None:

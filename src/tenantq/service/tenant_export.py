@@ -13,7 +13,7 @@ import msgspec
 from tenantq.domain import limits
 from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
-from tenantq.errors import SealBroken
+from tenantq.errors import DecryptionFailed
 from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
@@ -151,18 +151,18 @@ class TenantExport:
             decrypted = await encryption.decrypt_stored(snapshot.id, queue.name, messages)
             yield "messages", message_line, self._without_broken(decrypted)
         async for results in self._pages(snapshot.results(queue)):
-            whole = await encryption.decrypt_results(snapshot.id, queue.name, results)
-            yield "results", result_line, self._without_broken(whole)
+            stored = await encryption.decrypt_results(snapshot.id, queue.name, results)
+            yield "results", result_line, self._without_broken(stored)
         async for keys in self._pages(snapshot.idempotency(queue)):
             kept = [msgspec.structs.replace(key, body_digest=b"") for key in keys] if self._drops_digests else keys
             yield "idempotency", key_line, kept
 
-    def _without_broken(self, decrypted: Sequence[_T | SealBroken]) -> list[_T]:
-        whole = [one for one in decrypted if not isinstance(one, SealBroken)]
-        if len(whole) < len(decrypted):
+    def _without_broken(self, decrypted: Sequence[_T | DecryptionFailed]) -> list[_T]:
+        intact = [one for one in decrypted if not isinstance(one, DecryptionFailed)]
+        if len(intact) < len(decrypted):
             counts = self._archive.counts
-            counts["unreadable"] = counts.get("unreadable", 0) + len(decrypted) - len(whole)
-        return whole
+            counts["unreadable"] = counts.get("unreadable", 0) + len(decrypted) - len(intact)
+        return intact
 
     def _manifest(self) -> ExportManifest:
         return ExportManifest(

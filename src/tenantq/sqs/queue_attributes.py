@@ -40,7 +40,7 @@ FIGURES: Final = (
 )
 _FIFO_ONLY: Final = frozenset(("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"))
 _READ_ONLY: Final = frozenset((*FIGURES, "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp"))
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,12}")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,12}")
 
 _decode_map = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -115,12 +115,12 @@ def _bad(name: str, why: str = "") -> SqsFailure:
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
-    if _WHOLE.fullmatch(text) is None or not low <= int(text) <= high:
+    if _INTEGER.fullmatch(text) is None or not low <= int(text) <= high:
         raise _bad(name)
     return int(text)
 
 
-def _whole(low: int, high: int) -> _AttributeParser:
+def _integer(low: int, high: int) -> _AttributeParser:
     return lambda name, text: _number(name, text, low, high)
 
 
@@ -197,16 +197,16 @@ def check_throughput(changes: AttributeChanges, before: SqsQueue) -> None:
 
 
 _READERS: Final[dict[str, tuple[str, _AttributeParser]]] = {
-    "DelaySeconds": ("delay_s", _whole(0, 900)),
-    "MaximumMessageSize": ("message_bytes_max", _whole(1_024, 1 << 20)),
-    "ReceiveMessageWaitTimeSeconds": ("wait_s", _whole(0, 20)),
+    "DelaySeconds": ("delay_s", _integer(0, 900)),
+    "MaximumMessageSize": ("message_bytes_max", _integer(1_024, 1 << 20)),
+    "ReceiveMessageWaitTimeSeconds": ("wait_s", _integer(0, 20)),
     "ContentBasedDeduplication": ("content_based_deduplication", _truth),
     "DeduplicationScope": ("deduplication_scope", _choice("queue", "messageGroup")),
     "FifoThroughputLimit": ("throughput_limit", _choice("perQueue", "perMessageGroupId")),
     "Policy": ("policy", _json),
     "RedriveAllowPolicy": ("redrive_allow_policy", _redrive_allow),
     "KmsMasterKeyId": ("kms_key", lambda _, text: text),
-    "KmsDataKeyReusePeriodSeconds": ("kms_reuse_s", _whole(60, 86_400)),
+    "KmsDataKeyReusePeriodSeconds": ("kms_reuse_s", _integer(60, 86_400)),
     "SqsManagedSseEnabled": ("managed_sse", _truth),
 }
 """Attributes that are stored as they are: the field of ``SqsQueue``, and the function that reads the text."""
@@ -224,7 +224,7 @@ def _redrive_policy(text: str) -> RedrivePolicy:
         if name not in given:
             raise invalid_value("RedrivePolicy", text, f"Redrive policy does not contain mandatory attribute: {name}.")
     most, target = str(given["maxReceiveCount"]), given["deadLetterTargetArn"]
-    if _WHOLE.fullmatch(most) is None or not 1 <= int(most) <= ATTEMPTS_MAX:
+    if _INTEGER.fullmatch(most) is None or not 1 <= int(most) <= ATTEMPTS_MAX:
         raise invalid_value(
             "RedrivePolicy", text,
             f"Invalid value for maxReceiveCount: {most[:20]}, valid values are from 1 to {ATTEMPTS_MAX} both inclusive.",

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenantq.domain.limits import ENCRYPTION_BYTES
-from tenantq.errors import Invalid, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid
 from tenantq.runtime.randomness import id_text
 
 Field = Literal["body", "attributes", "result"]
@@ -47,9 +47,9 @@ _ID_BYTES: Final = 16
 
 
 def key_number(blob: bytes) -> int:
-    """Return the number of the data key of an envelope. Raises SealBroken if the bytes are not an envelope."""
+    """Return the number of the data key of an envelope. Raises DecryptionFailed if the bytes are not an envelope."""
     if len(blob) < OVERHEAD_BYTES or blob[0] != FORMAT:
-        raise SealBroken("The stored bytes are not an encrypted message in a format that this version reads.")
+        raise DecryptionFailed("The stored bytes are not an encrypted message in a format that this version reads.")
     return int.from_bytes(blob[1:5])
 
 
@@ -82,9 +82,9 @@ class DataKey(PlainKey):
         return self.encrypt_many(queue, kind, [id], [plaintext], nonce)[0]
 
     def decrypt(self, queue: str, id: bytes, kind: Field, blob: bytes) -> bytes:
-        """Return the plaintext of one envelope. Raises SealBroken."""
+        """Return the plaintext of one envelope. Raises DecryptionFailed."""
         (plaintext,) = self.decrypt_many(queue, kind, [id], [blob])
-        if isinstance(plaintext, SealBroken):
+        if isinstance(plaintext, DecryptionFailed):
             raise plaintext
         return plaintext
 
@@ -103,10 +103,10 @@ class DataKey(PlainKey):
 
     def decrypt_many(
         self, queue: str, kind: Field, ids: Sequence[bytes], blobs: Sequence[bytes]
-    ) -> list[bytes | SealBroken]:
+    ) -> list[bytes | DecryptionFailed]:
         """Return the plaintext of each envelope, or the error if it is damaged or belongs to another key or place."""
         head, decrypt, place, name = self._head, self._decrypt, self._place(kind, ids), queue.encode()
-        plaintexts: list[bytes | SealBroken] = []
+        plaintexts: list[bytes | DecryptionFailed] = []
         for id, blob in zip(ids, blobs, strict=True):
             if blob[:5] != head:
                 plaintexts.append(_broken(queue, id))
@@ -126,8 +126,8 @@ class DataKey(PlainKey):
         return place
 
 
-def _broken(queue: str, id: bytes) -> SealBroken:
-    return SealBroken(queue=queue, id=id_text(id))
+def _broken(queue: str, id: bytes) -> DecryptionFailed:
+    return DecryptionFailed(queue=queue, id=id_text(id))
 
 
 class TenantSecret(PlainKey):

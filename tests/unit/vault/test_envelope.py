@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.errors import Invalid, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid
 from tenantq.vault.envelope import (
     DIGEST_BYTES,
     FORMAT,
@@ -53,7 +53,7 @@ def test_any_changed_byte_is_detected(place: tuple[str, bytes, Field], body: byt
     blob = bytearray(encrypt(key, place, body))
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         key.decrypt(*place, bytes(blob))
 
 
@@ -65,7 +65,7 @@ def test_a_shorter_or_longer_record_does_not_decrypt(
     key = DataKey(7, 3, KEY)
     blob = encrypt(key, place, body)
     for other in (blob[: data.draw(st.integers(0, len(blob) - 1))], blob + data.draw(st.binary(min_size=1))):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             key.decrypt(*place, other)
 
 
@@ -79,7 +79,7 @@ def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_decrypt(
     for part in range(3):
         moved: Any = (*place[:part], other[part], *place[part + 1 :])
         if moved != place:
-            with pytest.raises(SealBroken):
+            with pytest.raises(DecryptionFailed):
                 key.decrypt(moved[0], moved[1], moved[2], blob)
 
 
@@ -89,7 +89,7 @@ def test_56_a_record_moved_to_another_tenant_does_not_decrypt_with_the_same_key(
 ) -> None:
     """The tenant itself is authenticated, not only implied by its keys."""
     one, two = (DataKey(tenant, 1, KEY) for tenant in tenants)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         two.decrypt(*place, encrypt(one, place, body))
 
 
@@ -98,7 +98,7 @@ def test_a_record_does_not_decrypt_with_another_key_or_number(place: tuple[str, 
     """The number is authenticated too."""
     blob = encrypt(DataKey(7, 1, KEY), place, body)
     for key in (DataKey(7, 1, bytes(32)), DataKey(7, 2, KEY)):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             key.decrypt(*place, blob)
 
 
@@ -127,7 +127,7 @@ def test_an_unknown_kind_is_refused() -> None:
 )
 def test_invalid_records_have_no_key_number(blob: bytes) -> None:
     """Including records of an unknown version."""
-    with pytest.raises(SealBroken, match="version"):
+    with pytest.raises(DecryptionFailed, match="version"):
         key_number(blob)
 
 
@@ -145,7 +145,7 @@ def test_a_decryption_error_names_only_the_place() -> None:
     """Queue and message are named; neither bytes nor key are shown."""
     key = DataKey(7, 1, KEY)
     blob = key.encrypt("orders", bytes(16), "body", b"very secret", os.urandom(NONCE_BYTES))
-    with pytest.raises(SealBroken) as caught:
+    with pytest.raises(DecryptionFailed) as caught:
         key.decrypt("invoices", bytes(16), "body", blob)
     assert (caught.value.queue, caught.value.id) == ("invoices", "00000000-0000-0000-0000-000000000000")
     assert caught.value.__cause__ is None

@@ -221,7 +221,7 @@ def _without_secrets(arguments: list[str]) -> list[str]:
 
 
 def _print_plan(plan: MigrationPlan) -> None:
-    what = f"tenant {plan.tenant}" if plan.whole else f"queues of tenant {plan.tenant}"
+    what = f"tenant {plan.tenant}" if plan.whole_tenant else f"queues of tenant {plan.tenant}"
     to = f"{plan.to_url}" if plan.to_tenant == plan.tenant else f"{plan.to_url} as {plan.to_tenant}"
     click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
     rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]

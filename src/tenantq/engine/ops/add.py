@@ -219,7 +219,7 @@ class Add(Operation[list[AddResult]]):
         queue.work.totals[ADDED] += len(ids)
         queue.work.totals[ADDED_BYTES] += total
         effects.dirty[queue] = None
-        effects.adding[self.tenant] = None
+        effects.tenants_with_adds[self.tenant] = None
         self.tenant.usage.added(len(ids), effects.now + effects.wall)
         if self.tenant.config.quotas != NO_QUOTAS:
             queue.count_usage()  # for the next operations of the round; its end counts the rest

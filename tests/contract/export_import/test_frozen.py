@@ -13,8 +13,8 @@ from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
 from tenantq.wire.exports import ExportedKey
+from tests.contract.export_import.archive import lines, written
 from tests.contract.gates.harness import REASON, ServiceHarness
-from tests.contract.moving.archive import lines, written
 from tests.shards import message
 
 if TYPE_CHECKING:
