@@ -3,9 +3,8 @@
 from collections import deque
 
 from tenantq.domain import limits
-from tenantq.domain.message import Caller, Delivery
+from tenantq.domain.message import Caller, Delivery, check_poll
 from tenantq.domain.names import check_queue_name
-from tenantq.domain.validation import check_field
 from tenantq.engine import quota_checks
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.effects import Effects
@@ -13,15 +12,6 @@ from tenantq.engine.operation import REGISTER, Operation
 from tenantq.engine.queue_state import TenantState, WaitingPoll
 from tenantq.errors import Draining, Unavailable
 from tenantq.runtime.clock import Timer
-
-
-def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
-    """Raise Invalid unless these are the arguments of a poll."""
-    check_queue_name(queue)
-    check_field("max", max, limits.BatchSize)
-    check_field("wait_ms", wait_ms, limits.WaitMs)
-    if lease_ms is not None:
-        check_field("lease_ms", lease_ms, limits.LeaseMs)
 
 
 class Poll(Operation[list[Delivery]]):
@@ -47,7 +37,8 @@ class Poll(Operation[list[Delivery]]):
         is_fleet: bool = False,
         allowed: frozenset[int] | None = None,
     ) -> None:
-        check_poll(queue, max, wait_ms, lease_ms)
+        check_queue_name(queue)
+        check_poll(max, wait_ms, lease_ms)
         check_bool("whole_groups", whole_groups)
         super().__init__(tenant, caller)
         self.queue_name = queue

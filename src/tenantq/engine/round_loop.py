@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
+from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller, receipts_by_queue
 from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
@@ -209,13 +209,10 @@ class RoundLoop:
         Otherwise they would stay leased until their leases end. The call returns immediately; the release waits in the
         tenants' lines, uses up no attempt, and does nothing on a shard that is closing or has stopped.
         """
-        receipts: dict[tuple[str, str], list[str]] = {}
-        for one in deliveries:
-            receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
-        for (name, queue), mine in receipts.items():
+        for (name, queue), receipts in receipts_by_queue(deliveries).items():
             tenant = self.state.catalog.tenants.get(name)
             if tenant is not None and not self._closing and self.failure is None:
-                self.state.push(Release(tenant, caller, queue, mine))
+                self.state.push(Release(tenant, caller, queue, receipts))
 
     async def synced(self) -> None:
         """Return when everything written so far is durable. Reads call it, because a crash could undo the rest.

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
-from tenantq.domain.message import Delivery
+from tenantq.domain.message import Delivery, receipts_by_queue
 from tenantq.engine.ops.settle import Nack
 from tenantq.engine.shard import Shard
 from tenantq.errors import DecryptionFailed, NotFound
@@ -66,10 +66,3 @@ class Deliveries:
             with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
                 owner = self._shard.tenant(tenant)
                 await self._shard.submit(Nack(owner, admitted.caller, queue, receipts, reason=DecryptionFailed.code))
-
-
-def receipts_by_queue(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], list[str]]:
-    receipts: dict[tuple[str, str], list[str]] = {}
-    for one in deliveries:
-        receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
-    return receipts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tenantq.domain import limits
 from tenantq.domain.access import Principal
-from tenantq.domain.message import Delivery
-from tenantq.engine.polls import Poll, check_poll
+from tenantq.domain.message import Delivery, check_poll
+from tenantq.domain.names import check_queue_name
+from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
@@ -40,7 +41,8 @@ class FleetPolls:
         consumer: str | None = None,
     ) -> list[Delivery]:
         """Lease messages of one queue name in every tenant the caller may poll, or in those named."""
-        check_poll(queue, max, wait_ms, lease_ms)
+        check_queue_name(queue)
+        check_poll(max, wait_ms, lease_ms)
         check_consumer(consumer)
         check_tenants(tenants)
         started_ms = self._clock.monotonic_ms()
