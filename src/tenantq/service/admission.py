@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.signature import Signatures
-from tenantq.gates.slots import SlotKind, Slots
+from tenantq.gates.slots import SlotKind, Slots, Ticket
 from tenantq.gates.worker_registry import WorkerRegistry
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.admitted_call import AdmittedCall
@@ -208,7 +209,9 @@ class Admission:
             self._watch_key(principal, call)
         name = tenant if tenant is not None else own_tenant(principal)
         paid: list[Charge] = []
-        paid_at_home = waited = False
+        ticket: Ticket | None = None
+        refund_home: Callable[[], None] | None = None
+        waited = False
         try:
             _check_is_text(name)
             if action not in _SETTLES and (limited := self._charge_of_principal(principal, rate or "read", ops, size)):
@@ -223,7 +226,7 @@ class Admission:
                 charge = charge_of(state, queue, rate, ops, size)
                 if self.home_rates is not None and not is_home(state):
                     await self.home_rates.admit(state, rate, ops, size, wait_ms)
-                    paid_at_home = True
+                    refund_home = partial(self.home_rates.charge, state, rate, -ops, -size)
                 if wait_ms:
                     waited = self.rates.wait_ms(charge) > 0
                     await self.rates.admit_within(charge, wait_ms)  # before a slot is taken
@@ -233,27 +236,19 @@ class Admission:
                 waited = True
                 ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
             if waited:
-                waited_us = self._clock.monotonic_us() - since_us
-                self.counters.waits.count(waited_us)
-                since_us += waited_us
+                since_us = self._count_wait(since_us)
             counters = state.counters
             admitted = AdmittedCall(
                 call, principal, state, ticket, self._clock, counters.calls[action], since_us, action, queue,
                 self._request_log,
             )  # fmt: skip
-            try:
-                if rate is not None and not wait_ms:
-                    self.rates.admit(charge)
-                    paid.append(charge)
-                if waited:
-                    await self._authorize_again(call, admitted, action, queue)
-            except BaseException:
-                ticket.release()
-                raise
+            if rate is not None and not wait_ms:
+                self.rates.admit(charge)
+                paid.append(charge)
+            if waited:
+                await self._authorize_again(call, admitted, action, queue)
         except BaseException as error:
-            self._refund_unused(paid, error)
-            if paid_at_home and rate is not None and self.home_rates is not None:
-                self.home_rates.charge(state, rate, -ops, -size)
+            self._give_back(ticket, paid, refund_home, error)
             if isinstance(error, TenantqError):
                 self.notes.note_refusal(call, principal, name, action, queue, error)
             raise
@@ -265,11 +260,27 @@ class Admission:
             admitted.start_span(self._tracing, started_us)
         return admitted
 
-    def _refund_unused(self, paid: list[Charge], error: BaseException) -> None:
-        """Refund a call that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
+    def _count_wait(self, since_us: int) -> int:
+        """Count the wait of a call since ``since_us``; return when it ended."""
+        now_us = self._clock.monotonic_us()
+        self.counters.waits.count(now_us - since_us)
+        return now_us
+
+    def _give_back(
+        self,
+        ticket: Ticket | None,
+        paid: list[Charge],
+        refund_home: Callable[[], None] | None,
+        error: BaseException,
+    ) -> None:
+        """Release and refund a call that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
+        if ticket is not None:
+            ticket.release()
         for one in paid:
             if one.owner == "tenant" or not isinstance(error, Forbidden):
                 self.rates.refund(one)
+        if refund_home is not None:
+            refund_home()
 
     async def admit_queue(
         self, call: Call, tenant: str | None, action: str, queue: str, *, rate: RateKind | None = None, ops: int = 1
