@@ -24,7 +24,7 @@ from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.wire import messages as wire
-from tenantq.wire.acts import DestroyRequest, SuspendRequest
+from tenantq.wire.lifecycle import DestroyRequest, SuspendRequest
 from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, RedriveChoice, RedriveReply, RedriveRequest
 
 _NO_OPTIONS: Final = (None, None, None, None)

@@ -25,7 +25,8 @@ from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_thread import ShardThread
 from tenantq.cluster.spread_changes import SpreadChanges
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_arrivals import TenantArrivals
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.domain.cluster_view import ClusterView, Member
 from tenantq.domain.urls import is_loopback

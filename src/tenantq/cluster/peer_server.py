@@ -11,8 +11,8 @@ from tenantq.cluster import frames
 from tenantq.cluster.error_codec import encode_error
 from tenantq.cluster.frames import LinkFrame, PeerConnection
 from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
-from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.errors import Closed, TenantqError
+from tenantq.store.shard_directories import SHARDS_MAX
 
 if TYPE_CHECKING:
     import socket

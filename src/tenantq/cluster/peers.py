@@ -143,7 +143,7 @@ class Peers:
 
 
 class PeerFacts:
-    """What one shard tells the others, and knows about them. See ``gathering.ShardFacts``."""
+    """What one shard tells the others, and knows about them. See ``scatter_gather.ShardFacts``."""
 
     def __init__(self, directory: TenantDirectory, peers: Peers, calls: ShardCalls, stored: PlacementFile) -> None:
         self._directory, self._peers, self._calls, self._stored = directory, peers, calls, stored

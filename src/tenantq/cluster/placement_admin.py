@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import Placements, current_shard, plan_dedication, plan_pin, plan_spread, plan_unpin
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.tenant_directory import TenantPlacements
@@ -16,6 +15,7 @@ from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
+from tenantq.store.shard_directories import HOME
 from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest, TenantMoveItem
 
 PROGRESS_MS: Final = 1_000

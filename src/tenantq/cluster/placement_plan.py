@@ -5,10 +5,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from tenantq.cluster.layout import HOME
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.errors import Conflict, Invalid
+from tenantq.store.shard_directories import HOME
 
 Placements: TypeAlias = Mapping[str, TenantPlacement]
 

@@ -2,13 +2,13 @@
 
 from typing import Final, Protocol
 
-from tenantq.cluster.layout import HOME
 from tenantq.domain.placement import Topology
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.gates.authenticate import Authenticator
 from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
+from tenantq.store.shard_directories import HOME
 
 TENANTS_CACHED_MAX: Final = 10_000
 """Credentials whose tenant is cached to route their calls. The owner still authenticates each call."""

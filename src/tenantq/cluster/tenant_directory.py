@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from tenantq.cluster.error_codec import shard_down
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import dedicated_shards
 from tenantq.cluster.registry import PlacementRows
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
@@ -25,6 +24,7 @@ from tenantq.domain.placement import (
     unit_name,
 )
 from tenantq.errors import Conflict, Invalid
+from tenantq.store.shard_directories import HOME
 
 ATTEMPTS: Final = 5
 """How often a row is written that others change at the same time."""

@@ -30,7 +30,7 @@ from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.layout import GROUPED, JOURNAL, PLACE_BYTES, Layout
 from tenantq.store.redis.link import RedisCommand, Script, SlotLink
-from tenantq.store.redis.reading import Reader, journal_row
+from tenantq.store.redis.row_reader import RedisRowReader, journal_row
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import MARK, check_format
 from tenantq.store.shard_lease import read_beat
@@ -143,7 +143,7 @@ class RunningShard(StoreReader):
         check = DurabilityCheck(address, settings, "os")
         self._link = _ReadLink(address, self._layout.state, settings.patience_ms, check)
         self._prefixes: set[bytes] = set()
-        self._reader = Reader(self._link, self._layout, self._prefixes, None)
+        self._reader = RedisRowReader(self._link, self._layout, self._prefixes, None)
         self._files = TemporaryDirectory(prefix="tenantq-")
         self.path = Path(self._files.name)
         self._journal = _JournalCopy(self.path / "journal")

@@ -315,9 +315,10 @@ def check_caller(caller: Caller) -> None:
     """Raise Invalid if a field of the caller cannot be journaled."""
     if type(caller) is not Caller:
         raise Invalid(f"caller: must be a Caller, not {type(caller).__name__}")
-    for field in ("principal", "remote", "request_id", "user_agent"):
-        value = getattr(caller, field)
+    values = caller.principal, caller.remote, caller.request_id, caller.user_agent
+    for value in values:
         if type(value) is not str or len(value) > limits.REASON_CHARS_MAX:
+            field = Caller.__struct_fields__[values.index(value)]
             raise Invalid(f"caller: {field} must be text of at most {limits.REASON_CHARS_MAX} characters")
 
 

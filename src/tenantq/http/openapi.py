@@ -14,7 +14,7 @@ from tenantq.domain.schema_rules import Schema
 from tenantq.domain.validation import plain_schema
 from tenantq.http.route import Empty, Route
 from tenantq.service.residency import CONTENT_ACTIONS
-from tenantq.wire.kinds import Problem
+from tenantq.wire.base_types import Problem
 from tenantq.wire.messages import MessageId
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
-from tenantq.cluster.layout import HOME, first_tenant_id, shard_dir
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
@@ -20,11 +19,12 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.journal.checkpoint import Checkpointer
-from tenantq.journal.export_target import open_target, shown_url
+from tenantq.journal.export_target import open_target
 from tenantq.journal.record import JournalEntry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.segment_retention import SegmentRetention
 from tenantq.journal.signing import PublicKeys, SigningKey
+from tenantq.journal.target_url import shown_url
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.futures import BackgroundTasks
 from tenantq.service.admission import Admission
@@ -40,6 +40,7 @@ from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.store.interface import OpenStore
+from tenantq.store.shard_directories import HOME, first_tenant_id, shard_dir
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter

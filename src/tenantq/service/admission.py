@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenantq.domain.access import Grant, KeyUse, Principal
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
-from tenantq.domain.rates import Concurrency
+from tenantq.domain.rates import NO_LIMITS, Concurrency
 from tenantq.engine.ops.access import NoteKeyUse
 from tenantq.engine.ops.containment import ReleaseContainment
 from tenantq.engine.queue_state import TenantState, is_home
@@ -20,12 +20,13 @@ from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, 
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
-from tenantq.gates.charge import Charge, RateKind
+from tenantq.gates.charge import UNLIMITED, Charge, RateKind
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.signature import Signatures
-from tenantq.gates.slots import SlotKind, Slots, Ticket
+from tenantq.gates.slots import SlotKind, Slots
+from tenantq.gates.ticket import Ticket
 from tenantq.gates.worker_registry import WorkerRegistry
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.admitted_call import AdmittedCall
@@ -461,8 +462,10 @@ def own_tenant(principal: Principal) -> str:
 def charge_of(state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int) -> Charge:
     """Return a charge against the current limits of a tenant and its queue."""
     found = state.queues.get(queue) if queue is not None else None
-    limits = found.config.limits if found is not None else None
-    own = state.config.limits if is_home(state) else None  # elsewhere they are charged at home
+    limits = found.config.limits if found is not None else NO_LIMITS
+    own = state.config.limits if is_home(state) else NO_LIMITS  # elsewhere they are charged at home
+    if own == NO_LIMITS == limits:
+        return UNLIMITED
     return Charge.of(state.name, own, queue, limits, kind, ops, size)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.domain.access import Principal
 from tenantq.engine.queue_state import TenantState
-from tenantq.gates.slots import Ticket
+from tenantq.gates.ticket import Ticket
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.histogram import Histogram
 from tenantq.runtime.log_context import served_request

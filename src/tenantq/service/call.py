@@ -23,7 +23,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str = ""
     user_agent: str = ""
     traceparent: str = ""  # the W3C trace context that the client sent
-    connection: Any = None  # identity of the connection, for the limit of its requests in flight
+    connection: Any = None  # identity of a connection that carries several calls at once, for its limit of requests
     entry_region: str | None = msgspec.field(default=None, name="entered_in")
     """Region of the server that the client called; None: the cluster has no regions."""
 

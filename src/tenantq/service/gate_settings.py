@@ -14,7 +14,7 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How much work the gates admit at one time, and what they journal."""
 
     server_requests: Annotated[GateLimit, about("Requests in flight on the server.")] = 10_000
-    connection_requests: Annotated[GateLimit, about("Requests in flight on one connection.")] = 256
+    connection_requests: Annotated[GateLimit, about("Requests in flight on one Cap'n Proto connection.")] = 256
     waiting_per_tenant: Annotated[int, between(0, 1_000_000, "Requests of a tenant that may wait for a slot.")] = 1_000
     slot_wait_ms: Annotated[int, between(0, 600_000, "How long a request waits for a slot.")] = 5_000
     consumer_idle_ms: Annotated[int, between(1_000, DAY_MS, "Idle time after which a consumer is gone.")] = 60_000

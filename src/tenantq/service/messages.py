@@ -253,8 +253,11 @@ class Messages:
     def _admit_consumer(
         self, call: Call, admitted: AdmittedCall, queue: str, consumer: str | None, wait_ms: int
     ) -> None:
-        with self._admission.notes.noting_refusal(call, admitted.principal, admitted.tenant, "poll", queue):
+        try:
             self._admission.admit_consumer(call, admitted.principal, admitted.state, queue, consumer, wait_ms)
+        except TenantqError as error:
+            self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "poll", queue, error)
+            raise
 
 
 def check_consumer(consumer: str | None) -> None:

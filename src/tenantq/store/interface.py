@@ -87,6 +87,8 @@ class StoreSnapshot(Protocol):
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of ``key``, or None."""
+        found = self.items(family, key, key + b"\0", 1)
+        return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
         """Return up to ``limit`` keys from ``lower`` on, in order."""

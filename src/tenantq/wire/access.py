@@ -8,7 +8,7 @@ from tenantq.domain.access import GRANTS_SOMETHING, Action, PlatformAction, Queu
 from tenantq.domain.limits import KeyName, PrincipalName, WallTime
 from tenantq.domain.schema_rules import at_least_one, given
 from tenantq.domain.validation import documented, items
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
 _RoleText = Annotated[str, documented(Role)]  # the service checks roles and actions: it may know more than a client
 _ActionText = Annotated[str, documented(Action)]

@@ -37,7 +37,7 @@ async def test_20_client_that_disconnects_while_polling_loses_no_message(server:
     leaver.close()
     with pytest.raises(capnp.KjException):
         await waiting
-    await until_not(lambda: len(_listener(server).connections) > 1)
+    await until_not(lambda: len(_listener(server).context.connections) > 1)
     (id,) = await stayer.add(b"x")
     assert [one.id for one in await stayer.poll()] == [id]
     assert server.service.admission.slots.in_flight == 0
@@ -62,10 +62,10 @@ async def test_add_of_a_disconnected_client_is_completed(server: Server, connect
     await until_not(lambda: not server.service.admission.slots.in_flight)
     client.close()
     await asyncio.gather(*adds, return_exceptions=True)
-    await until_not(lambda: server.service.admission.slots.in_flight or len(_listener(server).connections) > 1)
+    await until_not(lambda: server.service.admission.slots.in_flight or len(_listener(server).context.connections) > 1)
     stats = (await other.ask("stats")).stats
     assert stats.ready == stats.addedTotal > 0
-    assert _listener(server).buffered_bytes == 0
+    assert _listener(server).context.buffered_bytes == 0
 
 
 async def test_70_stop_ends_waiting_polls_and_keeps_leases(serve: Serve, connect: Connect) -> None:
@@ -87,7 +87,7 @@ async def test_70_stop_ends_waiting_polls_and_keeps_leases(serve: Serve, connect
 async def _begun_poll(server: Server) -> tuple[Any, Any]:
     """Return the connection and the call of a poll that is about to take its first step."""
     while True:
-        for connection in _listener(server).connections:
+        for connection in _listener(server).context.connections:
             for call in connection.calls:
                 if call._task is not None:
                     return connection, call
@@ -103,7 +103,7 @@ async def test_70_stop_answers_a_poll_that_has_just_arrived(server: Server, conn
     connection.drain()
     assert call._task.cancelling()
     assert await asyncio.wait_for(waiting, 10) == []
-    await until_not(lambda: bool(_listener(server).connections))
+    await until_not(lambda: bool(_listener(server).context.connections))
 
 
 async def test_poll_cancelled_at_its_start_leaves_nothing(server: Server, connect: Connect) -> None:
@@ -131,7 +131,7 @@ async def test_sessions_may_be_pipelined_and_are_limited(serve: Serve, connect: 
     assert (await client.login(ADMIN)).error.code == "unavailable"
     kept.clear()
     client.session = None
-    await until_not(lambda: any(connection.sessions for connection in _listener(server).connections))
+    await until_not(lambda: any(connection.sessions for connection in _listener(server).context.connections))
     assert (await client.login(ADMIN)).which() == "ok"
 
 
@@ -176,7 +176,7 @@ async def test_client_certificate_authenticates(tmp_path: Path, serve: Serve, co
     assert (await stranger.login("")).error.code == "unauthenticated"
     authority.issue("localhost")
     listener = _listener(server)
-    while listener.metrics.certificates_loaded_total < 2:
+    while listener.context.metrics.certificates_loaded_total < 2:
         listener._tls[0].reload_if_changed()
         await asyncio.sleep(0.005)
     again = await connect(server, None, ssl=context)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
-from tenantq.cluster.gathering import STEPS_MAX, audit_page
 from tenantq.cluster.handshake import PeerName
 from tenantq.cluster.link_calls import LinkCalls
 from tenantq.cluster.member_queries import FoundKey
 from tenantq.cluster.one_shard import OneShard
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.routed_service import shard_methods
+from tenantq.cluster.scatter_gather import STEPS_MAX, audit_page
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import ShardSpec

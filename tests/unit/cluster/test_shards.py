@@ -10,9 +10,8 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 
 from tenantq.cluster.audit_merge import merge_pages, parse_cursor
-from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.link import Link
-from tenantq.cluster.metrics_gathering import gather_metrics
+from tenantq.cluster.metrics_merge import gather_metrics
 from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.domain.placement import Topology, TopologyShard
@@ -20,6 +19,14 @@ from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged, Unavaila
 from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
 from tenantq.service.metrics.text import MetricsText
+from tenantq.store.shard_directories import (
+    first_tenant_id,
+    parent_of,
+    remember_count,
+    shard_count,
+    shard_dir,
+    shard_dirs,
+)
 from tests.unit.cluster.directories import directory_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tenantq.domain.rates import Concurrency
 from tenantq.errors import Busy
-from tenantq.gates.slots import SlotKind, Slots, Ticket
+from tenantq.gates.slots import SlotKind, Slots
+from tenantq.gates.ticket import Ticket
 from tenantq.runtime.clock import ManualClock
 
 WIDE = Concurrency()
@@ -131,7 +132,7 @@ async def test_a_slot_is_released_once_and_by_a_with_block(clock: ManualClock) -
     with await slots.take("acme", "q", "add", WIDE, "wire") as ticket:
         other = await slots.take("acme", "q", "add", WIDE, "wire")
         assert slots.in_flight == 2
-    assert not ticket._slots
+    assert not ticket.slots
     ticket.release()
     assert slots.in_flight == 1
     other.release()
@@ -160,7 +161,7 @@ async def test_a_parked_request_holds_only_its_connection_slot(clock: ManualCloc
     ticket.release()
     alone = await slots.take("acme", "q", "poll", one)
     alone.park()
-    assert not alone._slots
+    assert not alone.slots
     alone.release()
     assert is_empty(slots)
 

@@ -17,8 +17,8 @@ from tenantq.service.call import QueueInfo
 from tenantq.service.redrives import RedriveInfo
 from tenantq.service.service import Service
 from tenantq.wire import queues as wire
-from tenantq.wire.acts import DestroyRequest, SuspendRequest
 from tenantq.wire.exports import ImportReply, ImportRequest
+from tenantq.wire.lifecycle import DestroyRequest, SuspendRequest
 
 
 async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[wire.QueueReply]:

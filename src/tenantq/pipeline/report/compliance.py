@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.page.renderer import render
 from tenantq.pipeline.report.data import Period, ReportData, ReportRow
 
 _STATES: Final = ("fail", "pass", "not_applicable", "recorded")  # the first that a control has counts

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
-from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.page.renderer import render
 from tenantq.pipeline.report.data import Period, ReportData, ReportRow, service_level
 
 _GROWTH_NAMES: Final = {"messages_per_day": "Messages per day", "backlog": "Backlog", "stored_bytes": "Bytes stored"}

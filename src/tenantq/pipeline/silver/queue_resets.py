@@ -10,7 +10,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.arrow_columns import Vocabulary, ordered
-from tenantq.pipeline.schemas import QUEUE_RESETS
+from tenantq.pipeline.schemas import INT, LONG, TEXT, TIME, table_columns
+
+QUEUE_RESETS: Final = table_columns(shard=TEXT, tenant=TEXT, queue=TEXT, seq=LONG, n=INT, ts=TIME, op=TEXT)
+"""When a queue became empty, or, without a queue, all queues of a tenant."""
+
 
 RESETS: Final = ("purge", "drop_queue", "delete_tenant")
 """Ops that empty a queue, or all queues of a tenant."""
@@ -49,7 +53,7 @@ def with_resets(rows: DataFrame, resets: DataFrame, queue: str, shard: str = "sh
     )
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class AdjacentResets(msgspec.Struct, frozen=True):
     """The resets around rows of the journal."""
 
     passed: NDArray[Any]  # how many resets of its queue came before the row
@@ -79,10 +83,10 @@ class ResetIndex:
 
     def around(
         self, shard: Ranks, tenant: Ranks, queue: Ranks, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
-    ) -> Surroundings:
+    ) -> AdjacentResets:
         """Return the resets around rows. A reset at the very place of a row has passed, or is the next one."""
         count = len(seq)
-        found = Surroundings(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
+        found = AdjacentResets(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
         rows = np.flatnonzero(tenant[0].marked(tenant[1], self._tenants))
         if not len(rows):
             return found

@@ -54,8 +54,9 @@ class RedisLayout(Protocol):
         The key of a message without an id is empty.
         """
 
-    def leftovers(self, container: Container, raw: bytes) -> list[str]:
+    def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002  # most elements have none
         """Return keys to delete together with a drained element."""
+        return []
 
 
 class RedisSource:

@@ -30,7 +30,7 @@ TASKS_MAX: Final = 10
 _STATUS: Final = {"running": "RUNNING", "done": "COMPLETED", "cancelled": "CANCELLED", "failed": "FAILED"}
 
 
-class Handle(msgspec.Struct, frozen=True, rename="camel"):
+class MoveTaskHandle(msgspec.Struct, frozen=True, rename="camel"):
     """The decoded handle of a message move task."""
 
     task_id: str
@@ -81,7 +81,7 @@ async def cancel_message_move_task(sqs_call: SqsCall) -> ActionResult:
     if not given.task_handle:
         raise missing("TaskHandle")
     try:
-        handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=Handle)
+        handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=MoveTaskHandle)
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
         raise invalid("Value for parameter TaskHandle is invalid.") from error
     source = await _source(sqs_call, handle.source_arn)
@@ -112,7 +112,7 @@ async def _find(sqs_call: SqsCall, address: QueueAddress, parameter: str) -> Fou
 
 def _handle(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> str:
     arn = sqs_call.arn(source.tenant_id, source.name)
-    return base64.b64encode(msgspec.json.encode(Handle(task.id, arn))).decode()
+    return base64.b64encode(msgspec.json.encode(MoveTaskHandle(task.id, arn))).decode()
 
 
 def _shown(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> dict[str, Any]:

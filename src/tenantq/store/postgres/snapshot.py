@@ -16,7 +16,7 @@ import psycopg
 from tenantq.errors import Unavailable
 from tenantq.store.keys import after
 from tenantq.store.postgres.client import PostgresClient
-from tenantq.store.postgres.reading import RowReader
+from tenantq.store.postgres.row_reader import PostgresRowReader
 from tenantq.store.postgres.server_check import SessionLimits
 from tenantq.store.postgres.session import BoundedConnection, PostgresRows, fetch
 from tenantq.store.postgres.statements import Statements
@@ -79,7 +79,7 @@ class PostgresSnapshot:
             opened.callback(transaction.close)
             self._closing = opened.pop_all()
         self.state = transaction.state
-        self._reader = RowReader(transaction.execute, sql)
+        self._reader = PostgresRowReader(transaction.execute, sql)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         return self._reader.get_many(family, [key])[0]

@@ -1,6 +1,6 @@
-"""Exchange of Arrow tables: functions send the rows of files or DataFrames to parts, then merge the rows of each part.
+"""Shuffle of Arrow tables: functions send the rows of files or DataFrames to parts, then merge the rows of each part.
 
-Spark schedules the tasks and carries whole tables as single values, so it converts no rows. Few rows are exchanged in this
+Spark schedules the tasks and carries whole tables as single values, so it converts no rows. Few rows are shuffled in this
 process, without a Spark job.
 """
 
@@ -142,13 +142,13 @@ class Sender(msgspec.Struct, frozen=True):
 
 
 class SentRows(msgspec.Struct, frozen=True):
-    """An input of an exchange: rows, and how they are sent."""
+    """An input of a shuffle: rows, and how they are sent."""
 
     rows: DataFrame | FileRows
     sender: Sender
 
 
-class Exchange:
+class ArrowShuffle:
     """Rows of ``columns`` that are computed part by part."""
 
     def __init__(

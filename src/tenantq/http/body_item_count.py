@@ -16,7 +16,7 @@ _WHOLE: Final = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re
 _INSIDE: Final = re.compile(rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+", re.DOTALL)
 
 
-async def check_items(body: bytes, items_max: int) -> None:
+async def check_item_count(body: bytes, items_max: int) -> None:
     """Raise Invalid if a JSON body has more than ``items_max`` list items and object members."""
     commas = 0
     for start in range(0, len(body), SLICE_BYTES):

@@ -15,8 +15,7 @@ from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
 from tenantq.cluster.credentials import ShardCredentials
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.fleet_shares import FleetShares
-from tenantq.cluster.layout import HOME
-from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
+from tenantq.cluster.metrics_merge import METRICS_MS, gather_metrics
 from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import QUICK_MS, READ_MS, CallsFromShard
@@ -33,6 +32,7 @@ from tenantq.service.call import Call, TenantInfo
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.part_export import PartExports
 from tenantq.service.service import Service
+from tenantq.store.shard_directories import HOME
 from tenantq.wire.topology import ShardItem
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ class ShardFacts(Protocol):
         """Return whether another shard runs, and whether it is ready."""
 
 
-class Gathering(OtherShards):
+class ScatterGather(OtherShards):
     """The other shards of a server, as the service of one shard uses them."""
 
     has_others = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tenantq.cluster.node import ClusterNode
-from tenantq.cluster.supervision.directory_building import build_directory, placements_of
+from tenantq.cluster.supervision.initial_directory import build_directory, placements_of
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import spread_shard

@@ -13,7 +13,7 @@ import msgspec
 
 from tenantq.errors import TooLarge
 from tenantq.http.duplicate_keys import check_keys
-from tenantq.http.list_bounds import ListBounds, Path
+from tenantq.http.json_list_scanner import JsonListScanner, Path
 from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice
 
 REST_BYTES_MAX: Final = 1 << 20
@@ -30,17 +30,15 @@ class _ListField(NamedTuple):
     decode: Callable[[bytes], list[Any]]
 
 
-class SlicedLists:
-    """The lists among the fields of a request type and of its structs, and how their items are decoded."""
+class SlicedDecoder:
+    """Decodes requests of one type. Finds the lists among the fields of the type and of its structs."""
 
     def __init__(self, request: Any) -> None:
         self._lists: dict[Path, _ListField] = {}
         self._structs: dict[Path, Any] = {(): request}
         if isinstance(request, type) and issubclass(request, msgspec.Struct):
             self._decode_rest = msgspec.json.Decoder(self._without_lists(request, ())).decode
-
-    def __bool__(self) -> bool:
-        return bool(self._lists)
+        self.has_lists = bool(self._lists)
 
     def _without_lists(self, kind: Any, path: Path) -> Any:
         """Return a struct type in which lists may be anything. Its rules between fields are checked when ``kind`` is built."""
@@ -67,15 +65,15 @@ class SlicedLists:
 
     async def decode(self, body: bytes) -> Any:
         """Return the request in ``body``. Raises Invalid for duplicate keys, and what msgspec raises for other errors."""
-        lists = ListBounds(body, self._lists)
-        for _ in lists.find():
+        scanner = JsonListScanner(body, self._lists)
+        for _ in scanner.find():
             await next_slice()
-        rest = lists.rest()
-        if lists.is_whole and len(rest) > REST_BYTES_MAX:
+        rest = scanner.rest()
+        if scanner.is_whole and len(rest) > REST_BYTES_MAX:
             raise TooLarge(f"body: too large outside its lists ({len(rest)} bytes, limit: {REST_BYTES_MAX})")
         decoded = self._decode_rest(rest)
         check_keys(rest, decoded)
-        items = {path: await self._items(path, body, bounds) for path, bounds in lists.found.items()}
+        items = {path: await self._items(path, body, bounds) for path, bounds in scanner.found.items()}
         return self._build((), decoded, items)
 
     async def _items(self, path: Path, body: bytes, bounds: array[int]) -> list[Any]:

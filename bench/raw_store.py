@@ -19,7 +19,7 @@ _LEASE = bytes(50)
 _COUNTERS = bytes(110)
 
 
-class Bare:
+class RawStore:
     """Writes the same rows as the engine, round by round."""
 
     def __init__(self, path: Path, syncs_per_batch: float = 1.0) -> None:
@@ -75,7 +75,7 @@ class Bare:
 
 def bare_us(path: Path, *, messages: int, batches: int, syncs: int, cycle: bool) -> float:
     """Return microseconds per message for adds, or for add, lease and ack, with the engine's number of batches and syncs."""
-    bare = Bare(path, min(1.0, syncs / batches))
+    bare = RawStore(path, min(1.0, syncs / batches))
     rounds = max(1, batches // 3 if cycle else batches)
     per_round = max(1, messages // rounds)
     started = time.perf_counter()

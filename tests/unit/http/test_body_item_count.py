@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from tenantq.errors import Invalid, TenantqError
-from tenantq.http import list_bounds
+from tenantq.http import json_list_scanner
 from tenantq.http import route as route_module
+from tenantq.http.body_item_count import check_item_count
 from tenantq.http.handlers import messages
-from tenantq.http.item_limit import check_items
 from tenantq.http.route import Route
-from tenantq.http.sliced_lists import SlicedLists
+from tenantq.http.sliced_decoding import SlicedDecoder
 from tenantq.wire.messages import AddRequest
 from tenantq.wire.queues import RedriveRequest
 
@@ -41,18 +41,18 @@ async def test_a_list_that_is_too_long_is_refused(body: bytes) -> None:
     """With any items and any strings in them."""
     json.loads(body)
     with pytest.raises(Invalid, match="too many items"):
-        await check_items(body, _MANY)
+        await check_item_count(body, _MANY)
 
 
 @pytest.mark.parametrize("text", [",", '",', "\\,", '\\",', "x" * 300_000 + ",", "\\" * 262_139 + ",,,,"])
 async def test_commas_in_strings_do_not_count(text: str) -> None:
     """Strings may be longer than a slice and end anywhere in one."""
-    await check_items(json.dumps({"body": text * 200, "next": [text] * 99}).encode(), _MANY)
+    await check_item_count(json.dumps({"body": text * 200, "next": [text] * 99}).encode(), _MANY)
 
 
 async def test_a_refused_list_never_reaches_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight million receipts would become eight million objects."""
-    route = Route("POST", "/x", messages.ack, tag="")
+    route = Route("POST", "/x", messages.ack, tag="", scope="tenant")
     monkeypatch.setattr(Route, "decode", lambda *_: pytest.fail("decoded"))
     with pytest.raises(Invalid, match="too many items"):
         await route.decode_large(b'{"receipts":[' + b",".join([b'""'] * 60_000) + b"]}")
@@ -65,8 +65,8 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
     async def pause() -> None:
         pauses.append(1)
 
-    monkeypatch.setattr("tenantq.http.sliced_lists.next_slice", pause)
-    route = Route("POST", "/x", messages.add, tag="")
+    monkeypatch.setattr("tenantq.http.sliced_decoding.next_slice", pause)
+    route = Route("POST", "/x", messages.add, tag="", scope="tenant")
     body = json.dumps(
         {"messages": [{"body": "x" * 100_000, "priority": n % 10} for n in range(30)], "key": "k"}
     ).encode()
@@ -78,7 +78,7 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
 @pytest.mark.parametrize("bad", [{"body": 1}, {"bodi": "x"}, {"priority": "x"}])
 async def test_a_large_batch_is_refused_with_the_same_error(bad: dict[str, object]) -> None:
     """Decoding in slices does not change the error."""
-    route = Route("POST", "/x", messages.add, tag="")
+    route = Route("POST", "/x", messages.add, tag="", scope="tenant")
     body = json.dumps({"messages": [{"body": "x" * 100_000}, bad]}).encode()
     with pytest.raises(Invalid) as expected:
         route.decode(body)
@@ -106,11 +106,11 @@ def _random_body(random: Random) -> bytes:
 
 async def test_any_body_decodes_in_slices_like_it_does_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For slices of any size. Truncated or changed by a byte, it is accepted or refused in the same way."""
-    random, route = Random(5), Route("POST", "/x", messages.add, tag="")
+    random, route = Random(5), Route("POST", "/x", messages.add, tag="", scope="tenant")
     accepted = 0
     for _ in range(600):
-        monkeypatch.setattr("tenantq.http.list_bounds.SLICE_BYTES", random.choice((1, 2, 7, 300, 1 << 18)))
-        monkeypatch.setattr("tenantq.http.sliced_lists.SLICE_BYTES", random.choice((1, 100, 1 << 18)))
+        monkeypatch.setattr("tenantq.http.json_list_scanner.SLICE_BYTES", random.choice((1, 2, 7, 300, 1 << 18)))
+        monkeypatch.setattr("tenantq.http.sliced_decoding.SLICE_BYTES", random.choice((1, 100, 1 << 18)))
         body = bytearray(_random_body(random))
         change = random.randrange(4)
         if change == 1:
@@ -154,19 +154,19 @@ async def test_no_loop_turn_processes_more_than_a_slice_of_a_large_body(monkeypa
 
         return run
 
-    monkeypatch.setattr("tenantq.http.sliced_lists.next_slice", turn)
-    passed = counted("passed", list_bounds._pass_string, lambda result, _, at: result[0] - at)
-    monkeypatch.setattr(list_bounds, "_pass_string", passed)
+    monkeypatch.setattr("tenantq.http.sliced_decoding.next_slice", turn)
+    passed = counted("passed", json_list_scanner._pass_string, lambda result, _, at: result[0] - at)
+    monkeypatch.setattr(json_list_scanner, "_pass_string", passed)
     for request, body in (
         (AddRequest, {"messages": [{"body": "x" * (1 << 20)}] * 6}),
         (RedriveRequest, {"filter": {"ids": [str(UUID(int=n)) for n in range(30_000)]}}),
     ):
-        lists = SlicedLists(request)
-        ((path, field),) = lists._lists.items()
+        decoder = SlicedDecoder(request)
+        ((path, field),) = decoder._lists.items()
         decode = counted("decoded", field.decode, lambda _, text: len(text))
-        lists._lists[path] = field._replace(decode=decode)
+        decoder._lists[path] = field._replace(decode=decode)
         turns[:] = [Counter()]
-        decoded = msgspec.to_builtins(await lists.decode(json.dumps(body).encode()))
+        decoded = msgspec.to_builtins(await decoder.decode(json.dumps(body).encode()))
         assert len(next(_lists_in(decoded))) == len(next(_lists_in(body)))
         assert len(turns) > 12
         assert max(one["passed"] for one in turns) <= 2 * (1 << 20)
@@ -194,6 +194,6 @@ def _lists_in(value: dict[str, Any]) -> Iterator[list[Any]]:
 )
 async def test_a_large_body_of_another_shape_is_bounded_too(body: bytes, code: str | None) -> None:
     """Bytes outside the lists, a huge item, an empty one, a duplicate list, no list, and one with an escaped name."""
-    route = Route("POST", "/x", messages.add, tag="")
+    route = Route("POST", "/x", messages.add, tag="", scope="tenant")
     outcome = await _outcome_of(route.decode_large(bytes(body)))
     assert outcome == code if code else isinstance(outcome, dict)

@@ -9,7 +9,7 @@ from tenantq.domain.message import Delivery, Outcome
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.actions.batch import check_entries, outcomes
-from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
+from tenantq.sqs.actions.sent_messages import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
 from tenantq.sqs.addresses import account_of
 from tenantq.sqs.failures import SqsFailure, checked_number, invalid_for_type, invalid_value, missing
 from tenantq.sqs.message_attributes import OWN, TRACE_HEADER, attributes_digest, body_digest, chosen, typed

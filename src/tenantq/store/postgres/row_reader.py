@@ -19,7 +19,7 @@ def stored_key(family: str, key: bytes) -> bytes:
     return _FAMILY[family] + key
 
 
-class RowReader:
+class PostgresRowReader:
     """Reads the rows of one shard; ``execute`` runs statements."""
 
     def __init__(self, execute: Execute, sql: Statements) -> None:

@@ -1,4 +1,4 @@
-"""``python -m bench.monitored serve …``: the server on a plain asyncio loop that remembers its longest turn.
+"""``python -m bench.loop_monitor serve …``: the server on a plain asyncio loop that remembers its longest turn.
 
 A turn is measured in CPU time of the loop's thread, so that other processes of a busy machine do not count. SIGUSR1 resets the
 record, SIGUSR2 writes it, in milliseconds, to the file that ``BENCH_TURNS`` names. With ``BENCH_STACKS`` set, a watcher writes

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from tenantq.domain.limits import REASON_CHARS_MAX, REASON_CHARS_MIN, OptionalReason
 from tenantq.domain.validation import documented, text
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
 _FullReason = Annotated[
     str, documented(Annotated[str, text(REASON_CHARS_MAX, chars_min=REASON_CHARS_MIN)])

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.placement import split_unit, spread_shard, unit_name
@@ -13,6 +12,7 @@ from tenantq.engine.queue_state import TenantState
 from tenantq.errors import StoreFormat
 from tenantq.store.placement_file import PlacementFile
 from tenantq.store.rocks import RocksStore
+from tenantq.store.shard_directories import shard_dir
 
 log = logging.getLogger("tenantq.shards")
 

@@ -2,7 +2,7 @@
 
 A victim adds 50 messages a second while an attacker of another tenant repeats one heavy request on a few connections: against a second
 server on the same machine (control), then against the victim's own (shared). The ratio of the two p99 is what sharing costs. The
-longest turn is that of the shared server's event loop, taken by running it under ``bench.monitored``.
+longest turn is that of the shared server's event loop, taken by running it under ``bench.loop_monitor``.
 In the last case the attacker's leases expire together, one second after the measurement starts; the limit is a p99 of 10 ms.
 ``HEAVY_CASES`` restricts the run to some cases, by name, separated by semicolons.
 """
@@ -94,7 +94,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         if _ONLY and name not in _ONLY:
             continue
         with (
-            serving(directory / f"{number}-mine", module="bench.monitored") as mine,
+            serving(directory / f"{number}-mine", module="bench.loop_monitor") as mine,
             serving(directory / f"{number}-other") as other,
         ):
             victim, _ = await tenants(mine.url)
@@ -138,7 +138,7 @@ async def _prepare(url: str, heavy: Heavy) -> str:
 async def _attack(name: str, url: str, token: str, seconds: int) -> AsyncIterator[None]:
     """Repeat a heavy request from another process while the block runs."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.heavy", name, url, token, str(seconds), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "bench.heavy_requests", name, url, token, str(seconds), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     await process.stdout.readline()  # its request is prepared

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.arrow_columns import Vocabulary, distinct, id_hashes, in_order, ordered
-from tenantq.pipeline.exchange import FileRows, PeriodParts, joined
+from tenantq.pipeline.arrow_shuffle import FileRows, PeriodParts, joined
+from tenantq.pipeline.bronze.rows import BRONZE
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import BRONZE
 from tenantq.pipeline.silver.ops_daily import ops_daily
 from tenantq.pipeline.silver.queue_resets import ResetIndex
 from tests.pipeline.conftest import NOW, ProcessedJournal, digests
@@ -34,7 +34,7 @@ def test_tasks_compute_the_same_files_as_this_process(
     spark: SparkSession, processed: ProcessedJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few rows are exchanged and written without a Spark job. With these limits, every row counts as many."""
-    monkeypatch.setattr("tenantq.pipeline.exchange.FEW_BYTES", 0)
+    monkeypatch.setattr("tenantq.pipeline.arrow_shuffle.FEW_BYTES", 0)
     monkeypatch.setattr("tenantq.pipeline.run.MEDIUM_ROWS", 0)
     lake = Lake(tmp_path / "lake")
     run(spark, str(processed.journal.path), lake, RunOptions(now_ms=NOW))

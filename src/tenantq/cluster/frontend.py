@@ -15,9 +15,8 @@ from tenantq.cluster.credentials import NoKeys
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.hosted_node import HostContext
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.membership import Membership
-from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
+from tenantq.cluster.metrics_merge import METRICS_MS, gather_metrics
 from tenantq.cluster.placement_admin import PlacementAdmin
 from tenantq.cluster.registry import Registry
 from tenantq.cluster.routed_service import FACETS, routed, routed_methods
@@ -40,13 +39,14 @@ from tenantq.service.residency import wrong_region
 from tenantq.service.server_status import ServerStatus
 from tenantq.service.service import Service
 from tenantq.store.crash_recovery import FORMAT
+from tenantq.store.shard_directories import HOME
 from tenantq.wire.cluster import ClusterReply, ClusterShardItem, MemberItem, TenantMoveItem
 from tenantq.wire.topology import ShardItem, TopologyReply
 
 VERSION: Final = version("tenantq")
 
 
-class FrontFacet:
+class FrontendFacet:
     """A facet whose methods are executed by the owner of their tenant."""
 
     def __init__(
@@ -107,14 +107,14 @@ class MisplacedTenants:
         return row.regions if row is not None and self._context.calls.region not in row.regions else ()
 
 
-class FrontResidency:
+class FrontendResidency:
     """The residency of transports without a shard."""
 
     def __init__(self, context: HostContext) -> None:
         self.misplaced = MisplacedTenants(context)
 
 
-class FrontAdmission:
+class FrontendAdmission:
     """Finds out who calls. The owner of a tenant authenticates and authorizes calls about it."""
 
     def __init__(
@@ -128,7 +128,7 @@ class FrontAdmission:
     ) -> None:
         self._context = context
         self.keys = keys
-        self.residency = FrontResidency(context)
+        self.residency = FrontendResidency(context)
         self.authenticator = Authenticator(
             NoKeys(), context.clock, jwt, certificates, anonymous_default=anonymous_default
         )
@@ -176,7 +176,7 @@ class FrontAdmission:
             await self._context.calls.call(self._fallback(), "admission.authorize", call, "", action, None)
 
 
-class FrontMetrics:
+class FrontendMetrics:
     """The figures of this process besides those of its shards."""
 
     def __init__(self, context: HostContext) -> None:
@@ -226,11 +226,11 @@ class FrontMetrics:
         yield CounterMetricFamily("tenantq_cluster_takeovers", "Shards acquired.", value=membership.takeovers)
 
 
-class FrontStatus:
+class FrontendStatus:
     """Status of this process and its shards."""
 
     def __init__(
-        self, context: HostContext, admission: FrontAdmission, metrics: FrontMetrics, server: str, durability: str
+        self, context: HostContext, admission: FrontendAdmission, metrics: FrontendMetrics, server: str, durability: str
     ) -> None:
         self._context = context
         self._admission = admission
@@ -332,7 +332,7 @@ class FrontStatus:
         )
 
 
-class FrontShards:
+class FrontendShards:
     """Where clients reach shards."""
 
     has_others = True
@@ -356,13 +356,13 @@ class FrontShards:
         return {}
 
 
-class FrontService:
+class FrontendService:
     """The facets of a process with many shards."""
 
     def __init__(
         self,
         context: HostContext,
-        admission: FrontAdmission,
+        admission: FrontendAdmission,
         waits: FleetWaits,
         extra: Mapping[str, type],
         background: Callable[[Coroutine[Any, Any, None]], None],
@@ -374,13 +374,13 @@ class FrontService:
         """Prepare. ``extra`` are further facet classes, by name."""
         self.routing = routing = ShardRouting(admission.directory, admission)
         for name, kind in {**FACETS, **extra}.items():
-            setattr(self, name, FrontFacet(name, kind, routing, context, background))
+            setattr(self, name, FrontendFacet(name, kind, routing, context, background))
         self.admission = admission
         cast("Any", admission).authorize = routed(
             "admission", "authorize", None, routing, context.calls, like=Admission.authorize
         )
-        self.metrics = FrontMetrics(context)
-        self.status = FrontStatus(context, admission, self.metrics, server, durability)
+        self.metrics = FrontendMetrics(context)
+        self.status = FrontendStatus(context, admission, self.metrics, server, durability)
         cast("Any", self.status).tenant_metrics = routed(
             "status", "tenant_metrics", None, routing, context.calls, like=ServerStatus.tenant_metrics
         )
@@ -392,7 +392,7 @@ class FrontService:
             background,
         )
         self.status.placement = self.placement
-        self.other_shards = FrontShards(routing, context)
+        self.other_shards = FrontendShards(routing, context)
         self.fleet = ClusterFleetPolls(
             context.calls,
             admission.directory,

@@ -22,7 +22,7 @@ _TO_BRACKET: Final = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]{0,256}+")*+', re.DOTA
 _ESCAPES: Final = re.compile(rb'(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
-class ListBounds:
+class JsonListScanner:
     """Where the items of some lists are in a body: the start of each, behind its comma or bracket, and the end of the last."""
 
     def __init__(self, body: bytes, paths: Collection[Path]) -> None:

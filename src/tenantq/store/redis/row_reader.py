@@ -37,7 +37,7 @@ class ReadPage(msgspec.Struct, frozen=True):
     more: bool
 
 
-class Reader:
+class RedisRowReader:
     """Reads one shard's rows through one link. Every reply includes the shard's owner: rows of another owner are not used."""
 
     def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes], owner: Ownership | None) -> None:
