@@ -10,13 +10,15 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).parents[2] / "src"
+PROJECT = Path(__file__).parents[2]
+SOURCE = PROJECT / "src"
 
 PUBLIC_METHODS_MAX = 25
 CLIENT_METHODS_MAX = {"AsyncQueue": 28, "AsyncTenant": 33, "Queue": 29, "Tenant": 34}
 """More methods than that, because users of the client know them by these names. Each is one call of the HTTP API, and
 those about snapshots, grants and data keys are methods of a part."""
 BASE_CLASSES_MAX = 2
+CAMEL_CASE = re.compile("_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 
 OLD_VOCABULARY = re.compile(
     "access_book|acts|adding|answering|at_work|core|counted|customers|deal|desk|directory_building|door|"
@@ -25,6 +27,11 @@ OLD_VOCABULARY = re.compile(
     "passing|pauses|places|polling|pulse|readable|reading|receiving|rendering|room|safekeeping|sealed|sealing|"
     "seat|sending|settling|shard_orders|shift|steady|strays|take_in|timeline|traces|visit|way_in|ways|whole"
 )
+
+ORDINARY_NAMES = {
+    "counted", "finding", "front", "kinds", "moving", "places", "reading", "sending", "settling", "whole",
+}  # fmt: skip
+"""Say what a function returns, though no module is named so."""
 
 
 FILES = {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
@@ -129,6 +136,16 @@ def _classes() -> dict[str, list[ClassFacts]]:
     return found
 
 
+def _aliases() -> Iterator[tuple[str, str]]:
+    """Yield the name and file of each type alias of a module: a name in CamelCase with a value. Type variables are exempt."""
+    for file, tree in FILES.items():
+        conditional = (part for one in tree.body if isinstance(one, ast.If) for part in one.body)
+        for target, value in chain.from_iterable(map(_assigned, (*tree.body, *conditional))):
+            is_variable = isinstance(value, ast.Call) and _name_of(value.func) in {"TypeVar", "ParamSpec"}
+            if isinstance(target, ast.Name) and CAMEL_CASE.fullmatch(target.id) and not is_variable:
+                yield target.id, str(file.relative_to(SOURCE))
+
+
 CLASSES = _classes()
 
 
@@ -186,18 +203,36 @@ def test_inheritance_is_shallow() -> None:
     assert deep == {}
 
 
-def test_a_class_name_means_one_thing() -> None:
-    """Two classes never share a name. A leading underscore makes no difference."""
+def test_a_type_name_means_one_thing() -> None:
+    """Two classes or type aliases never share a name. A leading underscore makes no difference."""
     files: dict[str, list[str]] = defaultdict(list)
     for name, found in CLASSES.items():
         files[name.lstrip("_")] += [facts.file for facts in found]
+    for name, file in _aliases():
+        files[name.lstrip("_")].append(file)
     assert {name: sorted(where) for name, where in files.items() if len(where) > 1} == {}
 
 
-def test_modules_use_standard_terms() -> None:
-    """No module or package returns to a name that only this project would understand."""
-    modules = [path for path in SOURCE.rglob("*") if path.suffix == ".py" or path.is_dir()]
-    assert [str(path.relative_to(SOURCE)) for path in modules if OLD_VOCABULARY.fullmatch(path.stem)] == []
+def test_modules_classes_and_functions_use_standard_terms() -> None:
+    """None of them returns to a name that only this project would understand, in tests and benchmarks neither."""
+    old = []
+    for path in (path for root in ("src", "tests", "bench") for path in (PROJECT / root).rglob("*")):
+        if path.suffix == ".py" or path.is_dir():
+            old += [str(path)] * (OLD_VOCABULARY.fullmatch(path.stem.removeprefix("test_")) is not None)
+        if path.suffix == ".py":
+            names = {_snake_case(name) for name in _defined_names(path)} - ORDINARY_NAMES
+            old += [f"{path}: {name}" for name in names if OLD_VOCABULARY.fullmatch(name)]
+    assert old == []
+
+
+def _defined_names(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def _snake_case(name: str) -> str:
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_")
 
 
 def test_only_a_few_modules_are_outside_packages() -> None:

@@ -91,18 +91,18 @@ class Backups:
         *,
         reserve_bytes: int = 0,
         home: Path | None = None,
-        elsewhere: bool = False,
+        store_backs_up: bool = False,
     ) -> None:
         """``home`` is the data directory of all shards, with their exported journal and their audit key.
 
-        ``elsewhere``: the store has its own backups. Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
+        ``store_backs_up``: the store has its own backups. Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
         """
         self.directory = directory.absolute()
         self._shard = shard
         self._data_dir = data_dir.absolute()
         self._home = (home or data_dir).absolute()
         self._key = key
-        self.elsewhere = elsewhere
+        self.store_backs_up = store_backs_up
         self._reserve_bytes = reserve_bytes
         self._lock = asyncio.Lock()
         self._keys_lock = asyncio.Lock()

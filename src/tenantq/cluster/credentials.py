@@ -144,7 +144,7 @@ class ShardCredentials:
         """Ask the tenant's own shard. False for an unknown tenant; ShardDown if its shard may be one that does not run."""
         shard = self._directory.find(tenant)
         if shard is None:
-            self._directory.check_whole()
+            self._directory.check_all_run()
             return False
         found = self._lookups.memory.token_revoked(shard, tenant, token_id, principal)
         if found is not None:

@@ -23,7 +23,6 @@ from tenantq.cluster.routed_service import FACETS, routed, routed_methods
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.domain.access import Principal
-from tenantq.domain.message import Caller
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
@@ -275,7 +274,7 @@ class FrontendStatus:
         """Return the metrics of this process and of its shards in the text format of Prometheus."""
         await self._admission.authorize_platform(call, "metrics")
         principal = await self._admission.identify(call, "metrics")
-        return await self.own_metrics(reader_of(Caller(principal.id, call.remote, user_agent=call.user_agent)))
+        return await self.own_metrics(reader_of(call.caller(principal.id)))
 
     async def own_metrics(self, reader: str) -> bytes:
         """Return these metrics, for a caller that was authorized; see ``Metrics.text``."""
@@ -305,7 +304,7 @@ class FrontendStatus:
         principal = await self._admission.identify(call, "drain_member")
         membership = self.joined()
         await membership.request_drain(member_id, drain=drain)
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(principal.id)
         details = f"member {member_id}: {'drain' if drain else 'take shards again'}"
         entry = entry_of("drain_member", "", caller, details)
         await self._context.calls.query(HOME, "peer.note_entries", [entry])

@@ -37,7 +37,7 @@ class RoutingDirectory(Protocol):
     async def refresh(self) -> None:
         """Read what has changed, because a tenant is not known."""
 
-    def check_whole(self) -> None:
+    def check_all_run(self) -> None:
         """Raise ShardDown if an unknown name may be a tenant of a shard that does not run."""
 
     def check_reachable(self, tenant: str) -> None:
@@ -85,13 +85,13 @@ class ShardRouting:
         if (tenant or own) and self.directory.find(tenant or own) is None:
             await self.directory.refresh()
         if tenant is not None:
-            self.directory.check_whole()  # else it may be a tenant of a shard that does not run
+            self.directory.check_all_run()  # else it may be a tenant of a shard that does not run
             named = self.directory.find(tenant, queue)
             if named is not None:  # its shard came back just now
                 return named
         shard = self.directory.find(own, queue if tenant is None else None)
         if shard is None:
-            self.directory.check_whole()
+            self.directory.check_all_run()
             return self.number
         if tenant is None:
             self.directory.check_reachable(own)

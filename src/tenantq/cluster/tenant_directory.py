@@ -248,7 +248,7 @@ class TenantDirectory:
         """Read what has changed, because a tenant is not known."""
         await self._placements.refresh()
 
-    def check_whole(self) -> None:
+    def check_all_run(self) -> None:
         """Raise ShardDown unless all shards run: an unknown name gets the same reply as a tenant of one that does not."""
         for shard in range(len(self.topology.shards)):
             if not self._runs(shard):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tenantq.doctor.catalog_check import KnownQueue
-from tenantq.doctor.report import FindingLog, Kind
+from tenantq.doctor.report import FindingKind, FindingLog
 from tenantq.store.interface import StoreReader
 
 
@@ -15,6 +15,6 @@ class CheckedQueue:
     queue: KnownQueue
     log: FindingLog
 
-    def found(self, kind: Kind, text: str, id: bytes = b"") -> None:
+    def found(self, kind: FindingKind, text: str, id: bytes = b"") -> None:
         """Record a finding about this queue."""
         self.log.found(kind, text, tenant=self.queue.tenant, queue=self.queue.name, id=id)

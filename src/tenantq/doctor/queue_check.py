@@ -17,7 +17,7 @@ from tenantq.doctor.checked_queue import CheckedQueue
 from tenantq.doctor.counters_check import Recount, compare
 from tenantq.doctor.report import FindingLog
 from tenantq.engine.data_key_rows import data_key_row
-from tenantq.errors import SealBroken
+from tenantq.errors import DecryptionFailed
 from tenantq.store.interface import Family, StoreReader
 from tenantq.store.keys import (
     EXPIRES_KEY,
@@ -150,7 +150,7 @@ class QueueCheck:
             numbers = {key_number(message.body)}
             if message.encrypted_attributes:
                 numbers.add(key_number(message.encrypted_attributes))
-        except SealBroken:
+        except DecryptionFailed:
             self._checked.found("keys", "The message is marked as encrypted but is not.", id)
             return
         self.log.figures.encrypted += 1

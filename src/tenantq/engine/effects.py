@@ -50,9 +50,10 @@ class Effects:
     """
 
     __slots__ = (
-        "_gone", "_keys", "_refusals", "adding", "answered", "batch", "bytes_left", "cleared", "dirty", "eased",
+        "_gone", "_keys", "_refusals", "answered", "batch", "bytes_left", "cleared", "dirty", "eased",
         "emptied", "entries", "events", "fresh", "heads", "imported", "members_gone", "moved_bytes", "new_members",
-        "now", "overlay", "polled", "results_ready", "seq", "shared", "signing_key", "skip", "state", "store", "wall",
+        "now", "overlay", "polled", "results_ready", "seq", "shared", "signing_key", "skip", "state", "store",
+        "tenants_with_adds", "wall",
     )  # fmt: skip
 
     def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
@@ -71,7 +72,7 @@ class Effects:
         self.events: list[DeadLetterEvent | QuotaEvent] = []  # for the listeners, after the sync
         self.results_ready: list[tuple[QueueState, bytes]] = []  # messages whose result waiters wake after the sync
         self.dirty: dict[QueueState, None] = {}  # queues whose counters changed
-        self.adding: dict[TenantState, None] = {}  # tenants to which messages were added
+        self.tenants_with_adds: dict[TenantState, None] = {}  # tenants to which messages were added
         self.eased: dict[TenantState, None] = {}  # tenants that lost a queue, and its leases with it
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
         self.emptied: list[bytes] = []  # prefixes whose space can be reclaimed

@@ -9,7 +9,7 @@ from typing import Any
 
 from tenantq.runtime.clock import Timer
 
-Task = asyncio.Task[Any] | None
+CallTask = asyncio.Task[Any] | None
 
 
 class SlotWaiter:
@@ -17,7 +17,7 @@ class SlotWaiter:
 
     __slots__ = ("granted", "slots", "stage", "task", "tenant", "timer")
 
-    def __init__(self, tenant: str, slots: list[Slot], task: Task, granted: asyncio.Future[Any]) -> None:
+    def __init__(self, tenant: str, slots: list[Slot], task: CallTask, granted: asyncio.Future[Any]) -> None:
         self.tenant = tenant
         self.slots = slots
         self.stage = 0  # number of slots it has

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from tenantq.domain.rates import Concurrency
 from tenantq.errors import Busy
-from tenantq.gates.slot_queue import Slot, SlotQueue, SlotScope, SlotWaiter, Task
+from tenantq.gates.slot_queue import CallTask, Slot, SlotQueue, SlotScope, SlotWaiter
 from tenantq.gates.ticket import Ticket
 from tenantq.runtime.clock import Clock
 
@@ -148,7 +148,7 @@ class Slots:
                 for key in list(scope.queues):
                     self._grant_free(scope, key)
 
-    def _this_task(self) -> Task:
+    def _this_task(self) -> CallTask:
         """Return the current task. The event loop is cached, because looking it up takes a system call."""
         if self._loop is None:
             try:

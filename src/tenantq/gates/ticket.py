@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, Self
 
-from tenantq.gates.slot_queue import Slot, SlotScope, Task
+from tenantq.gates.slot_queue import CallTask, Slot, SlotScope
 
 
 class SlotGate(Protocol):
@@ -25,7 +25,7 @@ class Ticket:
 
     __slots__ = ("_gate", "slots", "task")
 
-    def __init__(self, gate: SlotGate, slots: list[Slot], task: Task) -> None:
+    def __init__(self, gate: SlotGate, slots: list[Slot], task: CallTask) -> None:
         self._gate = gate
         self.slots = slots
         self.task = task  # of the caller, until the slots are released

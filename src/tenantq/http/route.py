@@ -20,7 +20,7 @@ from tenantq.http.reply import JsonReply, Reply, Stream
 from tenantq.http.sliced_decoding import SlicedDecoder
 from tenantq.service.service import Service
 
-Handler = Callable[[Service, Any, Any], Awaitable[object]]
+RouteHandler = Callable[[Service, Any, Any], Awaitable[object]]
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
 """Enough for a call without messages: settings, a reason, a thousand receipts."""
@@ -45,7 +45,7 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
 
 
-Scope = Literal["tenant", "platform", "any"]
+RouteScope = Literal["tenant", "platform", "any"]
 """What a route works on: one tenant, the platform, or anything that every valid credential may ask for."""
 
 
@@ -60,10 +60,10 @@ class Route:
 
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     _: KW_ONLY
     tag: str
-    scope: Scope
+    scope: RouteScope
     summary: str = ""  # the first sentence of the handler's docstring, unless given
     action: str = ""  # in access.MATRIX
     describes: type[msgspec.Struct] | None = None

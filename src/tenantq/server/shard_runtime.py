@@ -156,7 +156,7 @@ class ShardRuntime:
 
     async def _first_kept(self) -> int | None:
         """Return the first record whose segment must stay, for a legal hold or for a backup without segments."""
-        if not self._backups.elsewhere and await self._backups.needs_segments():
+        if not self._backups.store_backs_up and await self._backups.needs_segments():
             return 1
         return await self.service.legal_holds.first_held()
 
@@ -220,7 +220,7 @@ class ShardRuntime:
         reserve_bytes = self.settings.shard.disk_reserve_bytes
         return Backups(
             self.shard, directory, self._data_dir.absolute(), key, reserve_bytes=reserve_bytes, home=home,
-            elsewhere=self.settings.store is not None,
+            store_backs_up=self.settings.store is not None,
         )  # fmt: skip
 
     async def _note_restore(self) -> None:

@@ -97,5 +97,5 @@ class SqsCall:
         return await self.wait.unless_stopped(work, instead)
 
 
-Result = dict[str, Any] | None
+ActionResult = dict[str, Any] | None
 """The reply of an action in the form of the JSON protocol; None if it is empty."""

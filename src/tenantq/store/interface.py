@@ -264,3 +264,6 @@ class Store(StoreReader):
 
 OpenStore: TypeAlias = "Callable[[str], Awaitable[Store]]"
 """Opens the store of the named shard; may wait until it is free."""
+
+StoreOpener: TypeAlias = "Callable[[Path], StoreReader]"
+"""Opens the store in a directory to read it."""

@@ -16,7 +16,7 @@ from tenantq.client.values import Added
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid
-from tenantq.worker.retry import Retry, Rule
+from tenantq.worker.retry import Retry, RetryRule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class Task(Generic[P, R]):
         function: Callable[P, R],
         *,
         timeout_ms: int | None,
-        retry: Retry | Rule | None,
+        retry: Retry | RetryRule | None,
         result: bool,
     ) -> None:
         self.queue = check_queue_name(queue)

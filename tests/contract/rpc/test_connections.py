@@ -123,7 +123,7 @@ async def test_sessions_may_be_pipelined_and_are_limited(serve: Serve, connect: 
     """A call can precede the login reply; above the limit, logins are refused until a session is released."""
     server = await serve(rpc_listener=RpcSettings(sessions_max=2))
     client = await connect(server, None)
-    piped = client.door.login(token=ADMIN)
+    piped = client.bootstrap.login(token=ADMIN)
     reply = await piped.session.add(ref={"queue": "q"}, bodies=[b"x"])
     assert reply.which() == "messages"
     del piped
@@ -148,7 +148,7 @@ async def test_concurrent_logins_respect_the_session_limit(
         return await log_in(call)
 
     monkeypatch.setattr(server.service.access, "log_in", log_in_together)
-    replies = await asyncio.gather(*(client.door.login(token=ADMIN) for _ in range(6)))
+    replies = await asyncio.gather(*(client.bootstrap.login(token=ADMIN) for _ in range(6)))
     assert sorted(reply.which() for reply in replies) == ["error"] * 4 + ["ok"] * 2
     assert {reply.error.code for reply in replies if reply.which() == "error"} == {"unavailable"}
 

@@ -72,7 +72,7 @@ async def record(server: Server, *calls: tuple[str, dict[str, Any]]) -> bytes:
 
     between = await asyncio.start_server(pass_on, "127.0.0.1", 0)
     client = await RpcClient.open(between.sockets[0].getsockname()[1])
-    session = client.door.login(token=ADMIN).session
+    session = client.bootstrap.login(token=ADMIN).session
     await asyncio.gather(*(getattr(session, method)(**given) for method, given in calls))
     client.close()
     between.close()
@@ -252,7 +252,7 @@ async def test_idle_connection_gets_a_message_and_is_closed(slow_listener: RpcLi
     await until_not(lambda: not any(connection.calls for connection in _connections(listener)))
     clock.advance(nearly_ms)
     assert (await busy.ask("stats")).which() == "stats"
-    door = chatty._client.bootstrap()
+    bootstrap = chatty._client.bootstrap()
     await until_not(lambda: sum(connection._bootstraps for connection in _connections(listener)) < 5)
     clock.advance(3 * TICK_MS)
     await until_not(lambda: len(listener.context.connections) > 2)
@@ -263,7 +263,7 @@ async def test_idle_connection_gets_a_message_and_is_closed(slow_listener: RpcLi
     assert [one.body for one in (await poll).messages] == [b"x"]
     clock.advance(nearly_ms)
     assert len(listener.context.connections) == 2
-    del door
+    del bootstrap
     for client in (silent, waiting, busy, chatty):
         client.close()
 

@@ -44,16 +44,16 @@ def test_an_unknown_name_is_like_a_tenant_of_a_shard_that_does_not_run() -> None
     assert (directory.find("theirs"), directory.find("other"), directory.find("nobodys")) == (0, 2, None)
     assert (directory.find("default"), directory.find("tenantq-probe-a")) == (0, 1)
     with pytest.raises(ShardDown, match="shard 0"):
-        directory.check_whole()
+        directory.check_all_run()
     running.add(0)
     directory.check_reachable("theirs")
     with pytest.raises(ShardDown, match="shard 2"):
         directory.check_reachable("other")
     with pytest.raises(ShardDown, match="shard 2"):
-        directory.check_whole()
+        directory.check_all_run()
     assert [directory.is_known(shard) for shard in (0, 1, 2, 3)] == [True, True, False, False]
     running.add(2)
-    directory.check_whole()
+    directory.check_all_run()
 
 
 def test_default_has_a_row_of_the_first_shard_alone() -> None:

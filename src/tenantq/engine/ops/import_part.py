@@ -143,7 +143,7 @@ class ImportPart(Operation[ImportedPart]):
         queue.grow(total, BODY_BYTES_MAX)
         queue.work.totals[ADDED] += len(fresh)
         queue.work.totals[ADDED_BYTES] += total
-        effects.adding[self.tenant] = None
+        effects.tenants_with_adds[self.tenant] = None
         self.tenant.usage.added(len(fresh), effects.now + effects.wall)
         queue.count_usage()
         effects.log(

@@ -24,7 +24,7 @@ from tenantq.store.rows import LeaseRow, pack_history, unpack_message
 
 OK = Outcome(True)
 _RECEIPT_CHARS = 48
-_Column = list[int] | int
+_LeaseColumn = list[int] | int
 _unpack_receipt = struct.Struct(">16sQ").unpack
 
 
@@ -149,7 +149,7 @@ class SettleOperation(Operation[list[Outcome]]):
         return ""
 
 
-def _columns(current: dict[bytes, LeaseRow], now: int) -> tuple[_Column, _Column, _Column, list[int]]:
+def _columns(current: dict[bytes, LeaseRow], now: int) -> tuple[_LeaseColumn, _LeaseColumn, _LeaseColumn, list[int]]:
     """Return sizes, priorities, attempts and processing times of leases, for the journal."""
     leases = list(current.values())
     if len(leases) == 1:  # as in most calls

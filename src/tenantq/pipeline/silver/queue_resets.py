@@ -61,16 +61,16 @@ class AdjacentResets(msgspec.Struct, frozen=True):
     next_purges: NDArray[Any]  # whether it is a purge
 
 
-Place = tuple[Vocabulary, NDArray[Any]]
+Ranks = tuple[Vocabulary, NDArray[Any]]
 """A column of rows: its vocabulary, and the rank of each row."""
-_Reset = tuple[int, int, int, str]  # seq, n, microseconds, op
+_Point = tuple[int, int, int, str]  # seq, n, microseconds, op
 
 
 class ResetIndex:
     """All resets by queue. Only resets of the same shard count, as in ``with_resets``."""
 
     def __init__(self, resets: Iterable[tuple[str, str, str, int, int, int, str]]) -> None:
-        self._of_queue: dict[tuple[str, str, str], list[_Reset]] = {}
+        self._of_queue: dict[tuple[str, str, str], list[_Point]] = {}
         for shard, tenant, queue, seq, n, us, op in resets:
             self._of_queue.setdefault((shard, tenant, queue), []).append((seq, n, us, op))
         self._tenants = {key[1] for key in self._of_queue}
@@ -82,7 +82,7 @@ class ResetIndex:
         return cls(tuple(row) for row in resets.select(*names).collect())
 
     def around(
-        self, shard: Place, tenant: Place, queue: Place, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
+        self, shard: Ranks, tenant: Ranks, queue: Ranks, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
     ) -> AdjacentResets:
         """Return the resets around rows. A reset at the very place of a row has passed, or is the next one."""
         count = len(seq)
@@ -107,14 +107,14 @@ class ResetIndex:
         found.next_purges[rows[coming]] = np.array([one[3] == "purge" for one in flat])[nexts]
         return found
 
-    def _resets(self, shard: str, tenant: str, queue: str) -> list[_Reset]:
+    def _resets(self, shard: str, tenant: str, queue: str) -> list[_Point]:
         """Return the resets of a queue and of its tenant, in order."""
         of_tenant = self._of_queue.get((shard, tenant, ""), [])
         return sorted([*(self._of_queue.get((shard, tenant, queue), []) if queue else []), *of_tenant])
 
     @staticmethod
     def _before(
-        of: NDArray[Any], seq: NDArray[Any], n: NDArray[Any], lists: list[list[_Reset]], flat: list[_Reset], *,
+        of: NDArray[Any], seq: NDArray[Any], n: NDArray[Any], lists: list[list[_Point]], flat: list[_Point], *,
         tie_passed: bool,
     ) -> NDArray[Any]:  # fmt: skip
         """Return how many of the resets, in the order of queues and records, come before each row."""

@@ -21,8 +21,8 @@ from tenantq.sources.source import (
     batched,
 )
 
-Kind = Literal["list", "zset", "hash", "stream"]
-State = Literal["ready", "delayed", "in_progress", "dead"]
+ContainerKind = Literal["list", "zset", "hash", "stream"]
+MessageState = Literal["ready", "delayed", "in_progress", "dead"]
 ASIDE: Final = ":tenantq-draining"
 """Suffix of the list that holds what is being drained."""
 _PAGE: Final = 500
@@ -32,10 +32,10 @@ _DRAIN: Final = Path(__file__).with_name("drain.lua").read_text()
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """One key that holds messages, or their ids."""
 
-    kind: Kind
+    kind: ContainerKind
     key: str
     queue: str
-    state: State = "ready"
+    state: MessageState = "ready"
     tenant: str | None = None
     first: Literal["head", "tail"] = "head"  # of a list: the end that is delivered next
 

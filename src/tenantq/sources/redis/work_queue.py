@@ -4,7 +4,7 @@ import re
 from typing import Any, Final
 
 from tenantq.errors import Invalid
-from tenantq.sources.redis.containers import ASIDE, Container, RedisLayout, State, keys, kind_of
+from tenantq.sources.redis.containers import ASIDE, Container, MessageState, RedisLayout, keys, kind_of
 from tenantq.sources.source import SourceMessage, json_object, text_attributes
 
 _OLD: Final = "jobqueue:"
@@ -25,7 +25,9 @@ class WorkQueue(RedisLayout):
             name = key.removeprefix(_OLD)
             if kind_of(client, key) not in {"list", "none"} or name.rpartition(":")[2] in _SKIPPED:
                 continue
-            state: State = "dead" if name == "dead_letter" else "in_progress" if name.startswith("worker:") else "ready"
+            state: MessageState = (
+                "dead" if name == "dead_letter" else "in_progress" if name.startswith("worker:") else "ready"
+            )
             queue = "jobs" if state != "ready" else name
             found.append(Container(kind="list", key=key, queue=queue, state=state, first="tail"))
         for key in keys(client, "t:*"):

@@ -23,7 +23,7 @@ from tenantq.sqs.failures import (
     missing,
 )
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 
 RATE_MAX: Final = 500
 TASKS_MAX: Final = 10
@@ -37,7 +37,7 @@ class MoveTaskHandle(msgspec.Struct, frozen=True, rename="camel"):
     source_arn: str
 
 
-async def start_message_move_task(sqs_call: SqsCall) -> Result:
+async def start_message_move_task(sqs_call: SqsCall) -> ActionResult:
     """Start to move dead letters back, or to another queue."""
     given = sqs_call.read(StartMessageMoveTask)
     source = await _source(sqs_call, given.source_arn)
@@ -66,7 +66,7 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
     return {"TaskHandle": _handle(sqs_call, source, task)}
 
 
-async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
+async def list_message_move_tasks(sqs_call: SqsCall) -> ActionResult:
     """Return the newest tasks of a dead-letter queue."""
     given = sqs_call.read(ListMessageMoveTasks)
     source = await _source(sqs_call, given.source_arn)
@@ -75,7 +75,7 @@ async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
     return {"Results": [_shown(sqs_call, source, task) for task in tasks[:most]]}
 
 
-async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
+async def cancel_message_move_task(sqs_call: SqsCall) -> ActionResult:
     """Cancel a task. Messages that it moved stay moved."""
     given = sqs_call.read(CancelMessageMoveTask)
     if not given.task_handle:

@@ -15,7 +15,7 @@ from tenantq.sqs.failures import SqsFailure, checked_number, invalid_for_type, i
 from tenantq.sqs.message_attributes import OWN, TRACE_HEADER, attributes_digest, body_digest, chosen, typed
 from tenantq.sqs.queue_attributes import VISIBILITY_S_MAX
 from tenantq.sqs.requests import ActionBatch, ChangeMessageVisibility, DeleteMessage, ReceiveMessage
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 from tenantq.sqs.xml_text import is_legal
 
 MESSAGES_MAX: Final = 10
@@ -25,7 +25,7 @@ _BRIEFLY_MS: Final = 1_000  # a lease that ends before the reply is sent
 # ---- receiving ----
 
 
-async def receive_message(sqs_call: SqsCall) -> Result:
+async def receive_message(sqs_call: SqsCall) -> ActionResult:
     """Lease up to ten messages, with an optional wait for the first."""
     given, queue = await sqs_call.read_with_queue(ReceiveMessage)
     sqs = queue.config.sqs or SqsQueue()
@@ -118,7 +118,7 @@ def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) ->
 # ---- settling ----
 
 
-async def delete_message(sqs_call: SqsCall) -> Result:
+async def delete_message(sqs_call: SqsCall) -> ActionResult:
     """Delete a message. On a standard queue any of its receipts works, and repeating is harmless."""
     given, queue = await sqs_call.read_with_queue(DeleteMessage)
     receipt = await _receipt(sqs_call, queue, given.receipt_handle)
@@ -128,7 +128,7 @@ async def delete_message(sqs_call: SqsCall) -> Result:
     return None
 
 
-async def delete_message_batch(sqs_call: SqsCall) -> Result:
+async def delete_message_batch(sqs_call: SqsCall) -> ActionResult:
     """Delete up to ten messages."""
     given, queue = await sqs_call.read_with_queue(ActionBatch[DeleteMessage])
     entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
@@ -151,7 +151,7 @@ def _not_deleted(outcome: Outcome, handle: str | None) -> TenantqError:
     return outcome.error
 
 
-async def change_message_visibility(sqs_call: SqsCall) -> Result:
+async def change_message_visibility(sqs_call: SqsCall) -> ActionResult:
     """Change the visibility timeout of a message."""
     given, queue = await sqs_call.read_with_queue(ChangeMessageVisibility)
     receipt = await _receipt(sqs_call, queue, given.receipt_handle)
@@ -161,7 +161,7 @@ async def change_message_visibility(sqs_call: SqsCall) -> Result:
     return None
 
 
-async def change_message_visibility_batch(sqs_call: SqsCall) -> Result:
+async def change_message_visibility_batch(sqs_call: SqsCall) -> ActionResult:
     """Change the visibility timeouts of up to ten messages."""
     given, queue = await sqs_call.read_with_queue(ActionBatch[ChangeMessageVisibility])
     entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")

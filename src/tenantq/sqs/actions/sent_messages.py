@@ -31,7 +31,7 @@ from tenantq.sqs.message_attributes import (
     stored,
 )
 from tenantq.sqs.requests import ActionBatch, SendMessage
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 from tenantq.sqs.xml_text import ILLEGAL_TEXT, is_legal
 
 DELAY_S_MAX: Final = 900
@@ -48,7 +48,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     reply: dict[str, Any]
 
 
-async def send_message(sqs_call: SqsCall) -> Result:
+async def send_message(sqs_call: SqsCall) -> ActionResult:
     """Send one message."""
     given, queue = await sqs_call.read_with_queue(SendMessage)
     outgoing = _outgoing(sqs_call, queue, given)
@@ -58,7 +58,7 @@ async def send_message(sqs_call: SqsCall) -> Result:
     return _sent(queue, outgoing, added)
 
 
-async def send_message_batch(sqs_call: SqsCall) -> Result:
+async def send_message_batch(sqs_call: SqsCall) -> ActionResult:
     """Send up to ten messages. One that fails does not affect the others."""
     given, queue = await sqs_call.read_with_queue(ActionBatch[SendMessage])
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")

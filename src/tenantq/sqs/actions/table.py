@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tenantq.sqs.actions import move_tasks, permissions, queues, received_messages, sent_messages, tags
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 
-Act = Callable[[SqsCall], Awaitable[Result]]
+Act = Callable[[SqsCall], Awaitable[ActionResult]]
 
 ACTIONS: Final[dict[str, tuple[Act, str]]] = {
     "AddPermission": (permissions.add_permission, "put_queue"),

@@ -7,10 +7,10 @@ from psycopg.types.numeric import Int8
 
 from tenantq.store.change_batch import NUMBER
 from tenantq.store.interface import Items
-from tenantq.store.postgres.session import Rows
+from tenantq.store.postgres.session import PostgresRows
 from tenantq.store.postgres.statements import Statements
 
-Execute = Callable[[LiteralString, dict[str, Any]], Rows]
+Execute = Callable[[LiteralString, dict[str, Any]], PostgresRows]
 _FAMILY: Final = {name: bytes((number,)) for name, number in NUMBER.items()}
 
 
@@ -55,7 +55,7 @@ class PostgresRowReader:
         found = self._scan("last_row", family, lower, upper)
         return (found[0][0][1:], found[0][1]) if found else None
 
-    def _scan(self, statement: str, family: str, lower: bytes, upper: bytes, **others: Any) -> Rows:
+    def _scan(self, statement: str, family: str, lower: bytes, upper: bytes, **others: Any) -> PostgresRows:
         if lower >= upper:
             return []
         bounds = {"lower": stored_key(family, lower), "upper": stored_key(family, upper)}

@@ -18,7 +18,7 @@ from tenantq.store.redis.layout import (
     group_of,
     lex_bounds,
 )
-from tenantq.store.redis.link import Command, Script, SlotLink
+from tenantq.store.redis.link import RedisCommand, Script, SlotLink
 from tenantq.store.redis.ownership import Ownership
 
 _ITEMS = Script("items")
@@ -44,11 +44,11 @@ class RedisRowReader:
         """Prepare. Without ``owner``, ownership is not checked."""
         self._link, self._layout, self._owner = link, layout, owner
         self._prefixes = prefixes  # of all queues that may have rows; the store keeps it
-        self._owned: Command = ("HMGET", layout.state, "epoch", "commit", "holder")
+        self._owned: RedisCommand = ("HMGET", layout.state, "epoch", "commit", "holder")
         self._ahead: dict[str, tuple[list[bytes], dict[bytes, bytes]]] = {}  # by family: all keys, and all rows
         self._newest: list[tuple[bytes, bytes]] | None = None  # the last record of the journal, if it was read ahead
 
-    def read_ahead(self, *commands: Command) -> list[Any]:
+    def read_ahead(self, *commands: RedisCommand) -> list[Any]:
         """Read what an opening shard needs, unless it is large, and return the replies to further commands: all in one request.
 
         Reads use these rows until the shard has loaded its state, or until ``forget_ahead``.
@@ -56,7 +56,7 @@ class RedisRowReader:
         layout = self._layout
         limits = (b"-", b"+", b"%d" % _AHEAD_ROWS_MAX, b"%d" % _AHEAD_BYTES_MAX)
         wanted = [_ITEMS.call((layout.rows(family, b""), layout.index(family, b"")), limits) for family in _AHEAD]
-        newest: Command = ("XREVRANGE", layout.journal, "+", "-", "COUNT", 1)
+        newest: RedisCommand = ("XREVRANGE", layout.journal, "+", "-", "COUNT", 1)
         *found, entries = self._calls([*commands, *wanted, newest], (_ITEMS,))
         for family, (names, values, more) in zip(_AHEAD, found[len(commands) :], strict=True):
             if not more:
@@ -73,7 +73,7 @@ class RedisRowReader:
             self.forget_ahead()
         return self._ahead.get(family)
 
-    def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
+    def _calls(self, commands: list[RedisCommand], scripts: tuple[Script, ...] = ()) -> list[Any]:
         """Send commands. If the store does not respond, or has another owner, this ownership ends.
 
         Rows that were read with an expired lease may be outdated, so the lease is renewed before they are returned.
@@ -116,7 +116,7 @@ class RedisRowReader:
         by_group: dict[bytes, list[bytes]] = {}
         for key in keys:
             by_group.setdefault(group_of(family, key), []).append(key)
-        commands: list[Command] = [
+        commands: list[RedisCommand] = [
             ("HMGET", self._layout.rows(family, group), *[key[len(group) :] for key in mine])
             for group, mine in by_group.items()
         ]

@@ -21,7 +21,7 @@ from tenantq.store.redis.batch import Steps, groups_with_rows
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.files import RedisFiles
 from tenantq.store.redis.layout import GROUPED, JOURNAL, Layout, covers
-from tenantq.store.redis.link import ANSWER_S_MAX, Command, Script, SlotLink
+from tenantq.store.redis.link import ANSWER_S_MAX, RedisCommand, Script, SlotLink
 from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.row_reader import RedisRowReader
 from tenantq.store.redis.settings import RedisSettings
@@ -133,7 +133,7 @@ class RedisStore(Store):
         if kept and not self._read_only:
             self._unlink(list(kept))
 
-    def _prefixes_from(self, low: bytes) -> Command:
+    def _prefixes_from(self, low: bytes) -> RedisCommand:
         return ("ZRANGE", self._layout.prefixes, low, "+", "BYLEX", "LIMIT", 0, _PREFIXES_PAGE)
 
     def _unlink(self, names: list[bytes]) -> None:

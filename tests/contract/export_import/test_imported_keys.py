@@ -10,7 +10,7 @@ import pytest
 from tenantq.domain import limits
 from tenantq.errors import Conflict, Forbidden, TooLarge
 from tenantq.wire.exports import ExportedKey
-from tests.contract.moving.archive import lines, written
+from tests.contract.export_import.archive import lines, written
 from tests.shards import message
 
 if TYPE_CHECKING:

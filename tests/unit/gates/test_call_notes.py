@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.gates.call_notes import ANY, CallNote, CallNotes, CountedCallNote, Outcome
+from tenantq.gates.call_notes import ANY, CallNote, CallNotes, CallOutcome, CountedCallNote
 from tenantq.runtime.clock import ManualClock
 
 
-def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fields: str) -> CallNote:
+def refusal(tenant: str = "acme", n: int = 0, outcome: CallOutcome = "denied", **fields: str) -> CallNote:
     """Return a refused call."""
     call = CallNote(
         tenant=tenant,
@@ -290,7 +290,7 @@ _calls = st.lists(
 @settings(max_examples=100)
 @given(calls=_calls)
 def test_counts_are_exact_and_rows_are_bounded_under_any_flood(
-    calls: list[tuple[int, int, Outcome, int, int, bool]],
+    calls: list[tuple[int, int, CallOutcome, int, int, bool]],
 ) -> None:
     """Counts match by tenant and outcome where rows name them, and in total always. The number of rows depends on the elapsed time."""
     clock, journal = ManualClock(), Journal()

@@ -18,7 +18,7 @@ from tenantq.service.call import Call
 from tenantq.service.tenant_export import TenantExport
 from tenantq.settings import ServerSettings
 from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness, files_with
-from tests.contract.moving.archive import import_export, lines, written
+from tests.contract.export_import.archive import import_export, lines, written
 from tests.shards import examined, freeze, message
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
 from tenantq.wire.exports import ExportedKey
+from tests.contract.export_import.archive import lines, written
 from tests.contract.gates.harness import REASON, ServiceHarness
-from tests.contract.moving.archive import lines, written
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def test_exports_of_a_frozen_tenant_are_identical(
         harness.service.settlement.remove(owner, None, "work", [lines(first, "messages")[0]["id"]]),
         harness.service.queues.put(owner, None, "work", {"max_attempts": 9}),
         harness.service.queues.pause(owner, None, "work"),
-        harness.service.queues.resume(owner, None, "work"),
+        harness.service.queues.unpause(owner, None, "work"),
         harness.service.queues.delete(owner, None, "work", confirm="work", reason=REASON, force=True),
         harness.service.queues.delete(harness.admin, "acme", "work", confirm="work", reason=REASON),
     ):
@@ -184,18 +184,18 @@ async def test_no_other_mode_replaces_freeze_or_fill(harness: ServiceHarness, mo
     async def suspend_queue(reason: str, mode: Any) -> Suspension | None:
         return (await acts.queues.suspend(harness.admin, "acme", "work", reason, mode)).suspension
 
-    for suspend, way_out in ((suspend_queue, "reopen it first"), (suspend_tenant, "resume it first")):
+    for suspend, remedy in ((suspend_queue, "reopen it first"), (suspend_tenant, "resume it first")):
         await suspend("moving", "settle")
         before = await suspend("moving", mode)
         for other in others:
-            with pytest.raises(Conflict, match=rf"mode {mode} \(moving\).*{way_out}"):
+            with pytest.raises(Conflict, match=rf"mode {mode} \(moving\).*{remedy}"):
                 await suspend("unpaid", other)
         after = await suspend("moved", mode)
         assert before is not None
         assert after is not None
         assert (before.mode, before.reason, after.mode, after.reason) == (mode, "moving", mode, "moved")
     await acts.tenants.resume(harness.admin, "acme")
-    await acts.queues.unsuspend(harness.admin, "acme", "work")
+    await acts.queues.resume(harness.admin, "acme", "work")
     for suspend in (suspend_queue, suspend_tenant):
         assert (await suspend("unpaid", "settle")) is not None
 
@@ -223,7 +223,7 @@ async def test_suspended_queue_does_not_affect_others_of_its_tenant(harness: Ser
     (one,) = await harness.take(owner, "work")
     await harness.service.settlement.nack(owner, None, "work", [one.receipt])
     assert harness.shard.reads.stats("acme", "lost").ready == 0
-    await harness.service.queues.unsuspend(harness.admin, "acme", "lost")
+    await harness.service.queues.resume(harness.admin, "acme", "lost")
     await harness.pass_time(10 * 60_000)
     await harness.take(owner, "work", max=9)  # retries the move
     assert harness.shard.reads.stats("acme", "lost").ready == 3  # with the two whose leases have ended
@@ -266,7 +266,7 @@ async def test_suspended_queue_is_not_redriven(harness: ServiceHarness, mode: An
             await harness.service.redrives.start(owner, None, queue, filter=wanted)
     task = await harness.redrive(owner, "lost", everything)
     assert (task.moved, task.skipped) == (1, 2)
-    await harness.service.queues.unsuspend(harness.admin, "acme", "work")
+    await harness.service.queues.resume(harness.admin, "acme", "work")
 
     slow = await harness.service.redrives.start(owner, None, "work", filter=everything, rate=1)
     await harness.wait_until_idle()

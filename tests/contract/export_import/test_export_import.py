@@ -20,8 +20,8 @@ from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
 from tenantq.wire.exports import ExportedMessage, ExportedResult, part_digest
 from tests.administration import delete_queue, purge, put_queue, queues, usage
+from tests.contract.export_import.archive import import_export, lines, written
 from tests.contract.gates.harness import REASON, ServiceHarness
-from tests.contract.moving.archive import import_export, lines, written
 from tests.shards import count_slices, examined, message
 from tests.unit.client.doubles import until
 from tests.verbs import verbs
