@@ -216,12 +216,10 @@ def test_a_type_name_means_one_thing() -> None:
 def test_modules_classes_and_functions_use_standard_terms() -> None:
     """None of them returns to a name that only this project would understand, in tests and benchmarks neither."""
     old = []
-    for path in (path for root in ("src", "tests", "bench") for path in (PROJECT / root).rglob("*")):
-        if path.suffix == ".py" or path.is_dir():
-            old += [str(path)] * (OLD_VOCABULARY.fullmatch(path.stem.removeprefix("test_")) is not None)
-        if path.suffix == ".py":
-            names = {_snake_case(name) for name in _defined_names(path)} - ORDINARY_NAMES
-            old += [f"{path}: {name}" for name in names if OLD_VOCABULARY.fullmatch(name)]
+    for path in (path for root in ("src", "tests", "bench") for path in (PROJECT / root).rglob("*.py")):
+        places = (path.stem.removeprefix("test_"), *path.relative_to(PROJECT).parts[:-1])
+        names = {_snake_case(name) for name in _defined_names(path)} - ORDINARY_NAMES
+        old += [f"{path}: {name}" for name in (*places, *names) if OLD_VOCABULARY.fullmatch(name)]
     assert old == []
 
 
