@@ -45,7 +45,9 @@ from tenantq.store.redis.link import Script, SlotLink
 from tenantq.store.redis.settings import RedisSettings
 
 _ANSWER_S: Final = 0.5
-_CREATE, _HEARTBEAT, _ASSIGN, _DIRECTORY = (Script(name) for name in ("create", "heartbeat", "assign", "directory"))
+_CREATE, _HEARTBEAT, _ASSIGN, _LEAVE, _DIRECTORY = (
+    Script(name) for name in ("create", "heartbeat", "assign", "leave", "directory")
+)
 
 
 class RedisRegistry:
@@ -146,10 +148,8 @@ class RedisRegistry:
 
     def leave(self, member_id: str) -> None:
         """Delete a member's row, and give up the assigner's lease."""
-        id = member_id.encode()
-        self._link.calls([("HDEL", self._members, id), ("HDEL", self._beats, id), ("SREM", self._drains, id)])
-        if self._link.call("GET", self._assigner) == id:
-            self._link.call("DEL", self._assigner)
+        keys = [self._members, self._beats, self._drains, self._assigner]
+        self._link.run(_LEAVE, keys, [member_id.encode()])
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
         """Drain a member, or undo a drain."""
