@@ -143,6 +143,7 @@ class HostServer(ListeningServer):
         self.host = host = ShardHost(self._make_shard, clock, type(loop))
         calls = ShardCalls(host, clock, self.cluster.shards)
         calls.region = settings.shard.region if self.cluster.regions else None
+        calls.unserved = self._unserved
         placements = TenantPlacements(registry, self.cluster)
         await placements.refresh()
         secret = keys.key_for("links between servers").hex()
@@ -275,6 +276,14 @@ class HostServer(ListeningServer):
         missing = [one for one in range(view.cluster.shards) if not calls.is_reachable(one)]
         served = {"", *(member.region for member in view.members.values())}
         return [one for one in missing if not wanted or view.cluster.region_of(one) in served]
+
+    def _unserved(self, shard: int) -> str:
+        """Return the region of a shard if no server of that region is running; otherwise nothing."""
+        if self.membership is None:
+            return ""
+        view = self.membership.view
+        region = view.cluster.region_of(shard)
+        return region if all(member.region != region for member in view.members.values()) else ""
 
     def _reachable(self, address: str) -> str:
         """Return an address that this server listens on; if that is all addresses, the one where other servers reach it."""

@@ -127,3 +127,14 @@ async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedS
             assert await put("acme", regions=["us"]) == (201, "")
             noted = (await client.get("/v1/audit", params={"action": "put_tenant", "result": "ERROR"})).json()["rows"]
             assert {row["error_code"] for row in noted} == {"conflict", "invalid"}
+
+
+async def test_error_names_the_region_of_a_shard_without_servers(shared_store: SharedStore, tmp_path: Path) -> None:
+    """Shard 0, which authorizes new tenants, is in a region that no server serves."""
+    theirs = {**REGIONAL, "shard": {"durability": "os", "region": "us"}}
+    async with hosting(tmp_path, shared_store.url, "halved", **theirs) as server, client_of(server) as client:
+        server._context.calls.hold_ms = 100
+        reply = await client.put("/v1/tenants/acme", json={"regions": ["us"]})
+        assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
+        wanted = "no server of region eu is running, and shard 0 is in that region. Start one first."
+        assert reply.json()["detail"] == wanted
