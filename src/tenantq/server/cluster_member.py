@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import logging
 import secrets
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -42,8 +43,10 @@ from tenantq.server.transports import ListeningServer
 from tenantq.service.server_status import VERSION
 from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, split_address
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
+from tenantq.store.address import parse_store
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
+from tenantq.store.local_identity import check_not_embedded
 from tenantq.store.shard_lease import ReleaseSignal
 
 log = logging.getLogger("tenantq")
@@ -99,6 +102,7 @@ class HostServer(ListeningServer):
         self._links: MemberLinks | None = None
         self._shown: tuple[ClusterView | None, Topology] | None = None  # the topology of a view
         self._lock: DirectoryLock | None = None
+        self._peer_socket: socket.socket | None = None  # for the links of other members
         self._jwt: JwtVerifier | None = None
         self.host: ShardHost | None = None
         self.front: FrontService
@@ -108,10 +112,12 @@ class HostServer(ListeningServer):
         await asyncio.Event().wait()
 
     async def _start(self) -> None:
-        """Join the cluster, own shards, and serve."""
+        """Join the cluster, own shards, and serve. What can fail on this machine comes before changes in the store."""
+        check_not_embedded(self._home, parse_store(str(self.settings.store)))
         self._lock = DirectoryLock(_created(self._member_dir))
         if self._sockets is None:
             self.transports.open()
+        self._peer_socket = self._open_peer()
         turns = Turns(asyncio.get_running_loop())
         context, links = await self._open_host(turns)
         service = self.front.as_service()
@@ -131,6 +137,10 @@ class HostServer(ListeningServer):
         shards, regions = settings.cluster.shards, settings.cluster.regions
         found = await asyncio.to_thread(registry.find)
         self._check_cluster(found)
+        if found is not None and shards is not None:
+            await asyncio.to_thread(registry.check_growth, shards)
+        self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
+        certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
         await asyncio.to_thread(registry.create, shards if found is None else None, regions)
         keys, audit_key = await asyncio.to_thread(
             share_keys, registry, self._home, settings.cluster.secrets, self._admin_token
@@ -154,12 +164,11 @@ class HostServer(ListeningServer):
         calls.remote = links
         context = self._context = HostContext(host, calls, placements, memory, links, self._topology, clock)
         context.on_fleet_work = waits.signal
-        self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
         admission = FrontAdmission(
             context,
             keys,
             self._jwt,
-            CertificateMap(settings.certificates) if settings.certificates is not None else None,
+            certificates,
             anonymous_default=settings.gates.anonymous_default and not settings.strict_tenancy,
         )
         self.front = FrontService(
@@ -177,10 +186,6 @@ class HostServer(ListeningServer):
     def _check_cluster(self, found: Cluster | None) -> None:
         """Raise if this server does not belong to the cluster, or has none of its regions, before anything is written."""
         settings, file = self.settings, self._home / CLUSTER_FILE
-        if split_address("cluster.peer", settings.cluster.peer)[0] in WILDCARDS:
-            raise Invalid(
-                f"cluster.peer: must be an address that other servers can reach, not {settings.cluster.peer}."
-            )
         known = file.read_text(encoding="ascii", errors="replace").strip() if file.exists() else ""
         if known and (found is None or found.id != known):
             there = f"cluster {found.id}" if found is not None else "no cluster"
@@ -229,14 +234,22 @@ class HostServer(ListeningServer):
         """Open the store of a shard, blocking its thread only. Raises StoreLocked while another server owns it."""
         return self._remote.open_shard(data_dir, shard, CLAIM_MS, released)
 
+    def _open_peer(self) -> socket.socket:
+        """Return a socket for the links of other members. Raises Invalid or Unavailable."""
+        peer = self.settings.cluster.peer
+        host, port = split_address("cluster.peer", peer)
+        if host in WILDCARDS:
+            raise Invalid(f"cluster.peer: must be an address that other servers can reach, not {peer}.")
+        return opened("cluster.peer", shown_address("cluster.peer", peer, port + self._process if port else 0))[0]
+
     # ---- shards ----
 
     async def _join(self, context: HostContext, links: MemberLinks) -> None:
         """Take part in the cluster, and return when all shards in regions with servers have owners, or after a while."""
         settings = self.settings
-        host, port = split_address("cluster.peer", settings.cluster.peer)
-        address = shown_address("cluster.peer", settings.cluster.peer, port + self._process if port else 0)
-        sock = opened("cluster.peer", address)[0]
+        host, _ = split_address("cluster.peer", settings.cluster.peer)
+        sock = self._peer_socket
+        assert sock is not None
         certificate = None if is_loopback(host) else LinkCertificate(self._member_dir)
         await links.open(sock, certificate)
         member = Member(
@@ -319,6 +332,8 @@ class HostServer(ListeningServer):
             await self.host.close()
         if self._links is not None:
             await self._links.close()
+        if self._peer_socket is not None:
+            self._peer_socket.close()
         if self._jwt is not None:
             self._jwt.close()
         if self._registry is not None:

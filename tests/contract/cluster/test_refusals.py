@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.crc import key_slot
 
-from tenantq.errors import Invalid, StoreFormat
+from tenantq.errors import Invalid, StoreFormat, Unavailable
+from tenantq.server import Server
 from tenantq.server.cluster_member import HostServer
+from tenantq.settings import OFF, ServerSettings
 from tests.contract.cluster.hosts import TOKEN, TwoPrimaries, client_of, host_settings, hosting, registry_of
 from tests.contract.cluster.test_members import until
 from tests.postgres_servers import PostgresServer
@@ -46,7 +49,7 @@ def contents_of(directory: Path) -> dict[Path, bytes]:
 async def refused(directory: Path, shared_store: SharedStore, name: str, **options: Any) -> str:
     """Start a server that must not start, and return the error. The store and its files stay unchanged."""
     files, rows = contents_of(directory), rows_of(shared_store, name)
-    with pytest.raises((Invalid, StoreFormat)) as error:
+    with pytest.raises((Invalid, StoreFormat, Unavailable)) as error:
         await HostServer(host_settings(directory, shared_store.url, name, **options), admin_token=TOKEN).start()
     assert rows_of(shared_store, name) == rows
     assert contents_of(directory) == files
@@ -90,6 +93,44 @@ async def test_server_announces_a_reachable_address(shared_store: SharedStore, t
         (member,) = server.front.status.joined().view.members.values()
         assert member.url == f"http://127.0.0.1:{server.port}"
         assert member.rpc == f"127.0.0.1:{server.rpc_port}"
+
+
+async def test_data_of_an_embedded_store_stays_as_it_is(shared_store: SharedStore, tmp_path: Path) -> None:
+    """The keys of a cluster would make its API keys and its journal invalid."""
+    async with hosting(tmp_path / "one", shared_store.url, "embedded"):
+        pass
+    embedded = Server(ServerSettings(data_dir=str(tmp_path / "two"), http="127.0.0.1:0", rpc=OFF), admin_token=TOKEN)
+    async with embedded:
+        pass
+    message = await refused(tmp_path / "two", shared_store, "embedded")
+    assert message.startswith(
+        f"{tmp_path / 'two'} contains an embedded store. Use another data directory for the store"
+    )
+    assert not (tmp_path / "two" / "member").exists()
+
+
+async def test_refused_server_gets_no_keys_of_the_cluster(shared_store: SharedStore, tmp_path: Path) -> None:
+    """Its settings are checked first."""
+    async with hosting(tmp_path / "one", shared_store.url, "keys", cluster={"shards": 4}):
+        pass
+    message = await refused(tmp_path / "two", shared_store, "keys", cluster={"shards": 2})
+    assert "cluster.shards: cannot be reduced (2, the cluster 'keys' has 4)" in message
+
+
+async def test_start_without_a_peer_address_does_not_change_the_cluster(
+    shared_store: SharedStore, tmp_path: Path
+) -> None:
+    """A cluster is neither created nor gets more shards."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        peer = f"127.0.0.1:{taken.getsockname()[1]}"
+        wanted = (
+            f"cluster.peer: cannot listen on {peer}: another process listens there; stop it, or choose another port"
+        )
+        message = await refused(tmp_path / "one", shared_store, "taken", cluster={"shards": 8, "peer": peer})
+        assert message == f"{wanted} with the setting cluster.peer"
+        async with hosting(tmp_path / "one", shared_store.url, "taken", cluster={"shards": 4}):
+            pass
+        assert await refused(tmp_path / "one", shared_store, "taken", cluster={"shards": 8, "peer": peer}) == message
 
 
 async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedStore, tmp_path: Path) -> None:
