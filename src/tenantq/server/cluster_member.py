@@ -19,6 +19,7 @@ from tenantq.cluster.host import ShardHost
 from tenantq.cluster.hosted_node import HostContext, HostedNode
 from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.link_certificate import LinkCertificate
+from tenantq.cluster.machine import address_towards
 from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
 from tenantq.cluster.registry import Registry
@@ -43,7 +44,7 @@ from tenantq.server.transports import ListeningServer
 from tenantq.service.server_status import VERSION
 from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, split_address
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
-from tenantq.store.address import parse_store
+from tenantq.store.address import parse_store, store_hosts
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
 from tenantq.store.local_identity import check_not_embedded
@@ -102,7 +103,8 @@ class HostServer(ListeningServer):
         self._links: MemberLinks | None = None
         self._shown: tuple[ClusterView | None, Topology] | None = None  # the topology of a view
         self._lock: DirectoryLock | None = None
-        self._peer_socket: socket.socket | None = None  # for the links of other members
+        self._peer = ""  # address where other members reach this one, once it has started
+        self._peer_socket: socket.socket | None = None
         self._jwt: JwtVerifier | None = None
         self.host: ShardHost | None = None
         self.front: FrontService
@@ -113,11 +115,12 @@ class HostServer(ListeningServer):
 
     async def _start(self) -> None:
         """Join the cluster, own shards, and serve. What can fail on this machine comes before changes in the store."""
-        check_not_embedded(self._home, parse_store(str(self.settings.store)))
+        store = parse_store(str(self.settings.store))
+        check_not_embedded(self._home, store)
         self._lock = DirectoryLock(_created(self._member_dir))
         if self._sockets is None:
             self.transports.open()
-        self._peer_socket = self._open_peer()
+        self._peer_socket = self._open_peer(store_hosts(store))
         turns = Turns(asyncio.get_running_loop())
         context, links = await self._open_host(turns)
         service = self.front.as_service()
@@ -234,27 +237,28 @@ class HostServer(ListeningServer):
         """Open the store of a shard, blocking its thread only. Raises StoreLocked while another server owns it."""
         return self._remote.open_shard(data_dir, shard, CLAIM_MS, released)
 
-    def _open_peer(self) -> socket.socket:
+    def _open_peer(self, store: tuple[tuple[str, int], ...]) -> socket.socket:
         """Return a socket for the links of other members. Raises Invalid or Unavailable."""
-        peer = self.settings.cluster.peer
+        peer = self.settings.cluster.peer or shown_address("cluster.peer", f"{address_towards(store)}:0", 0)
         host, port = split_address("cluster.peer", peer)
         if host in WILDCARDS:
             raise Invalid(f"cluster.peer: must be an address that other servers can reach, not {peer}.")
-        return opened("cluster.peer", shown_address("cluster.peer", peer, port + self._process if port else 0))[0]
+        sock = opened("cluster.peer", shown_address("cluster.peer", peer, port + self._process if port else 0))[0]
+        self._peer = shown_address("cluster.peer", peer, sock.getsockname()[1])
+        return sock
 
     # ---- shards ----
 
     async def _join(self, context: HostContext, links: MemberLinks) -> None:
         """Take part in the cluster, and return when all shards in regions with servers have owners, or after a while."""
         settings = self.settings
-        host, _ = split_address("cluster.peer", settings.cluster.peer)
-        sock = self._peer_socket
-        assert sock is not None
+        host, _ = split_address("cluster.peer", self._peer)
         certificate = None if is_loopback(host) else LinkCertificate(self._member_dir)
-        await links.open(sock, certificate)
+        assert self._peer_socket is not None
+        await links.open(self._peer_socket, certificate)
         member = Member(
             id=links.id,
-            peer_address=shown_address("cluster.peer", settings.cluster.peer, sock.getsockname()[1]),
+            peer_address=self._peer,
             url=settings.cluster.url or shown_url(replace(settings, http=self._reachable(settings.http)), self.port),
             rpc=self._rpc_shown(),
             region=settings.shard.region or "",
@@ -300,7 +304,7 @@ class HostServer(ListeningServer):
 
     def _reachable(self, address: str) -> str:
         """Return an address that this server listens on; if that is all addresses, the one where other servers reach it."""
-        return self.settings.cluster.peer if split_address("http", address)[0] in WILDCARDS else address
+        return self._peer if split_address("http", address)[0] in WILDCARDS else address
 
     def _rpc_shown(self) -> str:
         transports = self.transports

@@ -10,7 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 from tenantq.errors import Invalid, StoreFormat, Unavailable
-from tenantq.server import Server
+from tenantq.server import Server, cluster_member
 from tenantq.server.cluster_member import HostServer
 from tenantq.settings import OFF, ServerSettings
 from tests.contract.cluster.hosts import TOKEN, TwoPrimaries, client_of, host_settings, hosting, registry_of
@@ -131,6 +131,25 @@ async def test_start_without_a_peer_address_does_not_change_the_cluster(
         async with hosting(tmp_path / "one", shared_store.url, "taken", cluster={"shards": 4}):
             pass
         assert await refused(tmp_path / "one", shared_store, "taken", cluster={"shards": 8, "peer": peer}) == message
+
+
+async def test_peer_address_is_by_default_the_one_towards_the_store(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers on several machines reach each other without a setting if they reach the store."""
+    routed: list[tuple[str, int]] = []
+
+    def towards(hosts: tuple[tuple[str, int], ...]) -> str:
+        routed.extend(hosts)
+        return "127.0.0.7"
+
+    monkeypatch.setattr(cluster_member, "address_towards", towards)
+    async with hosting(tmp_path, shared_store.url, "routed", http="0.0.0.0:0") as server:
+        (member,) = server.front.status.joined().view.members.values()
+        assert member.peer_address.startswith("127.0.0.7:")
+        assert not member.peer_address.endswith(":0")
+        assert member.url == f"http://127.0.0.7:{server.port}"
+    assert routed[0][0] in shared_store.url
 
 
 async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedStore, tmp_path: Path) -> None:
