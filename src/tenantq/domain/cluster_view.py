@@ -39,6 +39,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: str = FIRST_FORMAT  # the newest that it reads
     shards: int = 0  # its setting ``cluster.shards``; 0: it takes the number from the store
     joined_at: int = 0  # wall time in ms
+    machine: str = ""  # members of the same one reach each other over loopback; empty: not known
 
     @property
     def load(self) -> float:

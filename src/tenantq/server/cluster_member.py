@@ -19,7 +19,7 @@ from tenantq.cluster.host import ShardHost
 from tenantq.cluster.hosted_node import HostContext, HostedNode
 from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.link_certificate import LinkCertificate
-from tenantq.cluster.machine import address_towards
+from tenantq.cluster.machine import address_towards, machine_id
 from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
 from tenantq.cluster.registry import Registry
@@ -105,6 +105,7 @@ class HostServer(ListeningServer):
         self._lock: DirectoryLock | None = None
         self._peer = ""  # address where other members reach this one, once it has started
         self._peer_socket: socket.socket | None = None
+        self._machine = machine_id()
         self._jwt: JwtVerifier | None = None
         self.host: ShardHost | None = None
         self.front: FrontService
@@ -142,6 +143,9 @@ class HostServer(ListeningServer):
         self._check_cluster(found)
         if found is not None and shards is not None:
             await asyncio.to_thread(registry.check_growth, shards)
+        if found is not None:
+            own = Member(id="", peer_address=self._peer, machine=self._machine)
+            await asyncio.to_thread(registry.check_join, own)
         self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
         certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
         await asyncio.to_thread(registry.create, shards if found is None else None, regions)
@@ -266,6 +270,7 @@ class HostServer(ListeningServer):
             version=VERSION,
             format=FORMATS[-1],
             shards=settings.cluster.shards or 0,
+            machine=self._machine,
         )
         assert self._registry is not None
         membership = Membership(self._registry, context.host, self.clock, member, links)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.crc import key_slot
 
+from tenantq.domain.cluster_view import Member
 from tenantq.errors import Invalid, StoreFormat, Unavailable
 from tenantq.server import Server, cluster_member
 from tenantq.server.cluster_member import HostServer
 from tenantq.settings import OFF, ServerSettings
+from tenantq.store import cluster_rows
 from tests.contract.cluster.hosts import TOKEN, TwoPrimaries, client_of, host_settings, hosting, registry_of
 from tests.contract.cluster.test_members import until
 from tests.postgres_servers import PostgresServer
@@ -150,6 +152,54 @@ async def test_peer_address_is_by_default_the_one_towards_the_store(
         assert not member.peer_address.endswith(":0")
         assert member.url == f"http://127.0.0.7:{server.port}"
     assert routed[0][0] in shared_store.url
+
+
+async def test_servers_on_two_machines_need_addresses_of_the_network(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does not join if it, or a live member on another machine, has a loopback address."""
+
+    def on(machine: str) -> None:
+        monkeypatch.setattr(cluster_member, "machine_id", lambda: machine, raising=False)
+
+    on("one")
+    async with hosting(tmp_path / "one", shared_store.url, "machines", grace_ms=0) as server:
+        (member,) = server.front.status.joined().view.members.values()
+        on("two")
+        message = await refused_among_members(tmp_path / "two", shared_store, "machines")
+        wanted = f"cluster.peer: member {member.id} runs on another machine and cannot reach this server at 127.0.0.1:"
+        assert message.startswith(wanted)
+        assert message.endswith(". Set an address that other servers can reach.")
+        monkeypatch.setattr(cluster_rows, "is_loopback", lambda host: host == "127.0.0.1", raising=False)
+        elsewhere = {"shards": 8, "peer": "127.0.0.2:0"}
+        assert await refused_among_members(tmp_path / "two", shared_store, "machines", cluster=elsewhere) == (
+            f"cluster.peer: this server cannot reach member {member.id} at {member.peer_address} on another machine."
+            " Set cluster.peer there and restart it, or wait a minute if it was killed."
+        )
+        assert list(server.front.status.joined().view.members) == [member.id]
+    async with hosting(tmp_path / "two", shared_store.url, "machines"):
+        pass
+
+
+async def refused_among_members(directory: Path, store: SharedStore, name: str, **options: Any) -> str:
+    """Start a server that must not start while others write heartbeats, and return the error."""
+    with pytest.raises(Invalid) as error:
+        async with hosting(directory, store.url, name, **options):
+            pass
+    assert not contents_of(directory)
+    return error.value.message
+
+
+async def test_loopback_addresses_of_dead_members_do_not_matter(shared_store: SharedStore, tmp_path: Path) -> None:
+    """The rows of killed servers remain until another one joins."""
+    async with hosting(tmp_path / "one", shared_store.url, "graves", grace_ms=0):
+        registry = registry_of(shared_store, "graves")
+        await asyncio.to_thread(registry.create, None, ())
+        killed = Member(id="killed", peer_address="127.0.0.1:1", machine="another")
+        await asyncio.to_thread(registry.heartbeat, killed, 1)
+        registry.close()
+    async with hosting(tmp_path / "one", shared_store.url, "graves") as server:
+        assert server.membership is not None
 
 
 async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedStore, tmp_path: Path) -> None:
