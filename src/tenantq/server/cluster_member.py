@@ -276,7 +276,7 @@ class HostServer(ListeningServer):
         membership = Membership(self._registry, context.host, self.clock, member, links)
         membership.on_change(self._view_changed)
         links.hurry, links.on_owner = membership.hurry, membership.taken
-        context.host.on_wait = membership.hurry
+        context.host.on_wait, membership.unreachable = membership.hurry, links.unreachable
         self._links = links
         await membership.start()
         self.membership = membership
