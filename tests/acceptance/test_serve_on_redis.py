@@ -209,6 +209,11 @@ def test_operators_drain_members_add_shards_and_place_tenants(pair: Served) -> N
     assert re.fullmatch(rf"member {owner} is handing over \d shards?\n", drained), drained
     eventually(lambda: sorted(shards().values()) == [0, 4] and shards()[owner] == 0, 20)
     assert "draining" in pair.ok("cluster", "members").out
+    (last,) = owned.keys() - {owner}
+    kept = pair.call("cluster", "drain", last)
+    assert (kept.code, kept.err) == (7, ""), kept
+    assert kept.out == f"member {last} still serves 4 shards because no other member can take over\n"
+    assert pair.ok("cluster", "drain", last, "--undo").out == f"member {last} can own shards again\n"
     assert pair.ok("cluster", "drain", owner, "--undo").out == f"member {owner} can own shards again\n"
     refused(3, "'stranger' is not alive", "cluster", "drain", "stranger")
 

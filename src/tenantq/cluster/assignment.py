@@ -1,9 +1,11 @@
 """The assignment of shards to members: a pure function of the view, run by one elected member.
 
 Shards without a living owner are assigned at once. Shards of a draining member, or of one outside their region, follow a few per step. Only a cluster
-at rest is rebalanced by load: nobody joins or drains, no shard is on its way, and the cooldown is over.
+at rest is rebalanced by load: nobody joins or drains, no shard is on its way, and the cooldown is over. Members that no other one
+reaches get no shards.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -94,17 +96,41 @@ def eligible(view: ClusterView, shard: int) -> list[Member]:
     ]
 
 
+def isolated(members: Collection[Member]) -> frozenset[str]:
+    """Return the members that no other one reaches."""
+    if all(not one.unreachable for one in members):
+        return frozenset()
+    return frozenset(
+        one.id
+        for one in members
+        if len(members) > 1 and all(one.id in other.unreachable for other in members if other is not one)
+    )
+
+
+def _receivers(view: ClusterView, shard: int) -> list[Member]:
+    """Return the members that may get a shard: eligible ones that others reach, or else the one that has the most shards.
+
+    What an isolated member has stays there: it may still be reached by clients.
+    """
+    found = eligible(view, shard)
+    reached = [member for member in found if member.id not in view.isolated]
+    if reached or not found:
+        return reached
+    counts = Counter(view.assignment.values())
+    return [max(found, key=lambda one: (counts[one.id], -one.joined_at, one.id))]
+
+
 def _assign(
     view: ClusterView, shards: Iterable[int], loads: Mapping[int, float], totals: dict[str, float]
 ) -> dict[int, str]:
     """Give each shard to the member with the most room for it. A shard in a region without members stays where it is."""
     changes: dict[int, str] = {}
     for shard in sorted(shards, key=lambda one: (-loads[one], one)):
-        candidates = eligible(view, shard)
+        candidates = _receivers(view, shard)
         if not candidates:
             continue
         owner = view.owner_of(shard)  # it may still run there, though the assignment is lost
-        if owner in candidates and view.assignment.get(shard) not in view.members:
+        if owner in eligible(view, shard) and view.assignment.get(shard) not in view.members:
             target = owner
         else:
             target = min(candidates, key=lambda one: ((totals[one.id] + loads[shard]) / one.capacity, one.id))
@@ -171,7 +197,7 @@ class _Balance:
         for shard in sorted(shards):
             region = self._view.cluster.region_of(shard)
             if region not in targets:
-                others = (one for one in eligible(self._view, shard) if one.id != source)
+                others = (one for one in _receivers(self._view, shard) if one.id != source)
                 targets[region] = min(others, key=lambda one: (self._carried(one.id), one.id), default=None)
             target = targets[region]
             if target is None:

@@ -45,8 +45,15 @@ def error_of_code(code: str, message: str) -> TenantqError:
     return _BY_CODE.get(code, TenantqError)(message)
 
 
-def shard_down(number: int | str) -> ShardDown:
-    """Return the error for work that belongs to a shard, or a server by its id, that does not run."""
+def shard_down(number: int | str, region: str = "") -> ShardDown:
+    """Return the error for work that belongs to a shard, or a server by its id, that does not run.
+
+    ``region`` is the region of the shard if no server of that region is running.
+    """
     if isinstance(number, str):
         return ShardDown("the connection to the server that has this shard was lost. Try again later.")
+    if region:
+        return ShardDown(
+            f"no server of region {region} is running, and shard {number} is in that region. Start one first."
+        )
     return ShardDown(f"shard {number} is not running. Its tenants are unavailable until it restarts. Try again later.")

@@ -111,6 +111,7 @@ class Link:
         self.number = number  # of the other shard, or the id of the other server
         self._host, self._tls = host, tls
         self.is_up = False
+        self.down_since_s: float | None = asyncio.get_running_loop().time()  # None: it is up
         self.is_ready = False  # as of the last heartbeat
         self._nonce = b""
         self._distrusted = 0  # handshakes in a row that failed
@@ -237,7 +238,7 @@ class Link:
         if kind == frames.WELCOME:
             if self._distrusted:
                 log.info("the process at the internal address of %s knows the secret now", self.number)
-            self.is_up, self._missed, self._distrusted = True, 0, 0
+            self.is_up, self.down_since_s, self._missed, self._distrusted = True, None, 0, 0
             self.send(frames.PING)
             asyncio.get_running_loop().create_task(self._begin())  # it handles its errors
             return
@@ -267,6 +268,8 @@ class Link:
     def _lost(self, connection: PeerConnection) -> None:
         if connection is not self._connection:
             return
+        if self.is_up:
+            self.down_since_s = asyncio.get_running_loop().time()
         self._connection, self.is_up, self.is_ready = None, False, False
         pending, self._pending = self._pending, {}
         for one in pending.values():

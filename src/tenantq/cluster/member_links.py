@@ -47,6 +47,9 @@ QUERY_MS: Final = 2_000
 DIRECT_MS: Final = 300
 """How long a member has to answer a query of its credentials before a third one is asked to pass it on."""
 
+UNREACHABLE_S: Final = 3.0
+"""A member without a link for this long counts as unreachable: longer than a dead one stays in the view."""
+
 OPENING_MS: Final = 1_000
 """How long a call waits at a member that is opening its shard."""
 
@@ -112,6 +115,7 @@ class MemberLinks:
         self._secret = secret
         self._clock = clock
         self._links: dict[PeerName, Link] = {}
+        self._unreachable: set[str] = set()  # as of the last call of that name
         self._absent: dict[PeerName, Member] = {}  # cannot reach the registry, but answer this member
         self._gained: dict[int, tuple[int, str]] = {}  # by shard: an ownership that may be newer than the view
         self._moved: dict[int, tuple[int, str]] = {}  # by shard: an ownership that has ended, and the successor
@@ -235,6 +239,27 @@ class MemberLinks:
         """Return the other member that owns a shard; None if it is not known."""
         owner = self._newest_owner(shard)[1]
         return owner if owner in self._links else None
+
+    def unreachable(self) -> tuple[str, ...]:
+        """Return the members in the view that have not been reached for a while, and log when that changes."""
+        now_s, members = asyncio.get_running_loop().time(), self.view.members if self.view is not None else {}
+        found = {
+            id
+            for id in members
+            if (link := self._links.get(id)) is not None
+            and link.down_since_s is not None
+            and now_s - link.down_since_s >= UNREACHABLE_S
+        }
+        for id in found - self._unreachable:
+            log.warning(
+                "cannot reach member %s at %s; calls for its shards fail here. Check cluster.peer there, and the network",
+                id,
+                members[id].peer_address,
+            )
+        for id in (self._unreachable - found) & members.keys():
+            log.info("member %s can be reached again", id)
+        self._unreachable = found
+        return tuple(sorted(found))
 
     async def query(self, member: PeerName, path: str, *arguments: Any, timeout_ms: int = QUERY_MS) -> Any:
         """Return the answer of a member, which it gives from memory. Raises ShardDown."""

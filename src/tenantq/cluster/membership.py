@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from tenantq.cluster.assignment import eligible, plan_assignment
+from tenantq.cluster.assignment import eligible, isolated, plan_assignment
 from tenantq.cluster.liveness import Liveness
 from tenantq.cluster.registry import Registry, ShardHolder
 from tenantq.domain.cluster_view import ClusterView, Heartbeats, Member
@@ -78,6 +78,7 @@ class Membership:
     ) -> None:
         """Prepare. ``member`` describes this process; its owned shards and loads are filled in from the holder."""
         self._registry, self._holder, self._clock, self._notices = registry, holder, clock, notices
+        self.unreachable: Callable[[], tuple[str, ...]] = tuple  # returns the members that this one does not reach
         self._member = member
         self._liveness = Liveness(DEAD_MS, 2 * HEARTBEAT_MS)
         self._thread = ThreadPoolExecutor(1, "tenantq-registry")
@@ -224,7 +225,9 @@ class Membership:
         self._beat_ms = self._clock.monotonic_ms()
         owned, loads = self._holder.owned(), self._holder.loads()
         acquiring = {shard for shard in self._acquiring & self._holder.waiting() if self._is_assigned(shard)}
-        row = msgspec.structs.replace(self._member, owned=owned, acquiring=tuple(acquiring), loads=loads)
+        row = msgspec.structs.replace(
+            self._member, owned=owned, acquiring=tuple(acquiring), loads=loads, unreachable=self.unreachable()
+        )
         rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
         if self.problem:
             log.info("the cluster registry can be reached again")
@@ -265,6 +268,7 @@ class Membership:
             assignment=rows.assignment,
             assigner=rows.assigner,
             directory_version=rows.directory_version,
+            isolated=isolated(members.values()),
         )
 
     # ---- assigning ----

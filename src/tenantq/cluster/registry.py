@@ -41,6 +41,9 @@ class Registry(PlacementRows, Protocol):
     def check_growth(self, shards: int) -> None:
         """Raise Invalid if ``create`` would refuse this number of shards. Changes nothing."""
 
+    def check_join(self, member: Member) -> None:
+        """Raise Invalid if a live member and this one cannot reach each other by their addresses. Changes nothing."""
+
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing. Raises StoreFormat if it has another format."""
 

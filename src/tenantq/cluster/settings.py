@@ -67,12 +67,16 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         tuple[str, ...], about("Earlier values of the secret, which other servers may still have.")
     ] = ()
 
-    peer: Annotated[
-        str,
-        about(
-            "Address where other servers reach this one. Process k uses port + k. Connections use TLS, except on loopback."
-        ),
-    ] = "127.0.0.1:0"
+    peer: (
+        Annotated[
+            str,
+            about(
+                "Address where other servers reach this one, over TLS except on loopback. Process k uses port + k."
+                " Default: this machine's address towards the store, any free port."
+            ),
+        ]
+        | None
+    ) = None
     url: Annotated[str, about("URL where clients reach this server. Default: its HTTP address.")] | None = None
     processes: Annotated[int, between(1, SHARDS_MAX, "Processes of this server, behind one address.")] = 1
     capacity: Annotated[float, msgspec.Meta(gt=0), about("Share of the shards, relative to other servers.")] = 1.0

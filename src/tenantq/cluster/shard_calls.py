@@ -75,6 +75,7 @@ class ShardCalls:
         self.hold_ms = hold_ms
         self.remote: RemotePlaces | None = None
         self.region: str | None = None  # of this server; None: the cluster has no regions
+        self.unserved: Callable[[int], str] = lambda _: ""  # the region of a shard if no server of that region runs
         self.find: Callable[[str, str | None], int | None] = lambda _, __: (
             None
         )  # the shard of a queue, by the directory
@@ -164,7 +165,7 @@ class ShardCalls:
     async def hold(self, shard: int, until_ms: int) -> None:
         """Wait until something changes. Raises ShardDown if that takes too long, or too many calls wait."""
         if self._held >= HELD_MAX or self._clock.monotonic_ms() >= until_ms:
-            raise shard_down(shard)
+            raise shard_down(shard, self.unserved(shard))
         self._held += 1
         try:
             await asyncio.wait([self._change], timeout=RETRY_MS / 1_000)

@@ -39,6 +39,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: str = FIRST_FORMAT  # the newest that it reads
     shards: int = 0  # its setting ``cluster.shards``; 0: it takes the number from the store
     joined_at: int = 0  # wall time in ms
+    unreachable: tuple[str, ...] = ()  # members that have not answered it for a while
+    machine: str = ""  # members of the same one reach each other over loopback; empty: not known
 
     @property
     def load(self) -> float:
@@ -82,6 +84,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     assignment: Mapping[int, str]  # by shard: the id of the member that should own it
     assigner: str = ""  # the member that assigns shards; empty: none at the moment
     directory_version: int = 0  # counts changes of the tenant directory
+    isolated: frozenset[str] = frozenset()  # members that no other one reaches
 
     def owner_of(self, shard: int) -> Member | None:
         """Return the member that owns a shard; of two that claim it, the one with the higher epoch."""

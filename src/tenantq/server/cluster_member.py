@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import logging
 import secrets
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from tenantq.cluster.frontend import FrontendAdmission, FrontendService
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.hosted_node import HostContext, HostedNode
 from tenantq.cluster.link_certificate import LinkCertificate
+from tenantq.cluster.machine import address_towards, machine_id
 from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
 from tenantq.cluster.registry import Registry
@@ -41,8 +43,10 @@ from tenantq.server.transports import ListeningServer
 from tenantq.service.server_status import VERSION
 from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, split_address
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
+from tenantq.store.address import parse_store, store_hosts
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
+from tenantq.store.local_identity import check_not_embedded
 from tenantq.store.shard_directories import shard_dir
 from tenantq.store.shard_lease import ReleaseSignal
 
@@ -99,6 +103,9 @@ class HostServer(ListeningServer):
         self._links: MemberLinks | None = None
         self._shown: tuple[ClusterView | None, Topology] | None = None  # the topology of a view
         self._lock: DirectoryLock | None = None
+        self._peer = ""  # address where other members reach this one, once it has started
+        self._peer_socket: socket.socket | None = None
+        self._machine = machine_id()
         self._jwt: JwtVerifier | None = None
         self.host: ShardHost | None = None
         self.frontend: FrontendService
@@ -108,10 +115,13 @@ class HostServer(ListeningServer):
         await asyncio.Event().wait()
 
     async def _start(self) -> None:
-        """Join the cluster, own shards, and serve."""
+        """Join the cluster, own shards, and serve. What can fail on this machine comes before changes in the store."""
+        store = parse_store(str(self.settings.store))
+        check_not_embedded(self._home, store)
         self._lock = DirectoryLock(_created(self._member_dir))
         if self._sockets is None:
             self.transports.open()
+        self._peer_socket = self._open_peer(store_hosts(store))
         turns = Turns(asyncio.get_running_loop())
         context, links = await self._open_host(turns)
         service = self.frontend.as_service()
@@ -131,6 +141,13 @@ class HostServer(ListeningServer):
         shards, regions = settings.cluster.shards, settings.cluster.regions
         found = await asyncio.to_thread(registry.find)
         self._check_cluster(found)
+        if found is not None and shards is not None:
+            await asyncio.to_thread(registry.check_growth, shards)
+        if found is not None:
+            own = Member(id="", peer_address=self._peer, machine=self._machine)
+            await asyncio.to_thread(registry.check_join, own)
+        self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
+        certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
         await asyncio.to_thread(registry.create, shards if found is None else None, regions)
         keys, audit_key = await asyncio.to_thread(
             share_keys, registry, self._home, settings.cluster.secrets, self._admin_token
@@ -143,6 +160,7 @@ class HostServer(ListeningServer):
         self.host = host = ShardHost(self._make_shard, clock, type(loop))
         calls = ShardCalls(host, clock, self.cluster.shards)
         calls.region = settings.shard.region if self.cluster.regions else None
+        calls.unserved = self._unserved
         placements = TenantPlacements(registry, self.cluster)
         await placements.refresh()
         secret = keys.key_for("links between servers").hex()
@@ -153,12 +171,11 @@ class HostServer(ListeningServer):
         calls.remote = links
         context = self._context = HostContext(host, calls, placements, memory, links, self._topology, clock)
         context.on_fleet_work = waits.signal
-        self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
         admission = FrontendAdmission(
             context,
             keys,
             self._jwt,
-            CertificateMap(settings.certificates) if settings.certificates is not None else None,
+            certificates,
             anonymous_default=settings.gates.anonymous_default and not settings.strict_tenancy,
         )
         self.frontend = FrontendService(
@@ -176,10 +193,6 @@ class HostServer(ListeningServer):
     def _check_cluster(self, found: Cluster | None) -> None:
         """Raise if this server does not belong to the cluster, or has none of its regions, before anything is written."""
         settings, file = self.settings, self._home / CLUSTER_FILE
-        if split_address("cluster.peer", settings.cluster.peer)[0] in WILDCARDS:
-            raise Invalid(
-                f"cluster.peer: must be an address that other servers can reach, not {settings.cluster.peer}."
-            )
         known = file.read_text(encoding="ascii", errors="replace").strip() if file.exists() else ""
         if known and (found is None or found.id != known):
             there = f"cluster {found.id}" if found is not None else "no cluster"
@@ -228,19 +241,28 @@ class HostServer(ListeningServer):
         """Open the store of a shard, blocking its thread only. Raises StoreLocked while another server owns it."""
         return self._remote.open_shard(data_dir, shard, CLAIM_MS, released)
 
+    def _open_peer(self, store: tuple[tuple[str, int], ...]) -> socket.socket:
+        """Return a socket for the links of other members. Raises Invalid or Unavailable."""
+        peer = self.settings.cluster.peer or shown_address("cluster.peer", f"{address_towards(store)}:0", 0)
+        host, port = split_address("cluster.peer", peer)
+        if host in WILDCARDS:
+            raise Invalid(f"cluster.peer: must be an address that other servers can reach, not {peer}.")
+        sock = opened("cluster.peer", shown_address("cluster.peer", peer, port + self._process if port else 0))[0]
+        self._peer = shown_address("cluster.peer", peer, sock.getsockname()[1])
+        return sock
+
     # ---- shards ----
 
     async def _join(self, context: HostContext, links: MemberLinks) -> None:
         """Take part in the cluster, and return when all shards in regions with servers have owners, or after a while."""
         settings = self.settings
-        host, port = split_address("cluster.peer", settings.cluster.peer)
-        address = shown_address("cluster.peer", settings.cluster.peer, port + self._process if port else 0)
-        sock = opened("cluster.peer", address)[0]
+        host, _ = split_address("cluster.peer", self._peer)
         certificate = None if is_loopback(host) else LinkCertificate(self._member_dir)
-        await links.open(sock, certificate)
+        assert self._peer_socket is not None
+        await links.open(self._peer_socket, certificate)
         member = Member(
             id=links.id,
-            peer_address=shown_address("cluster.peer", settings.cluster.peer, sock.getsockname()[1]),
+            peer_address=self._peer,
             url=settings.cluster.url or shown_url(replace(settings, http=self._reachable(settings.http)), self.port),
             rpc=self._rpc_shown(),
             region=settings.shard.region or "",
@@ -248,12 +270,13 @@ class HostServer(ListeningServer):
             version=VERSION,
             format=FORMATS[-1],
             shards=settings.cluster.shards or 0,
+            machine=self._machine,
         )
         assert self._registry is not None
         membership = Membership(self._registry, context.host, self.clock, member, links)
         membership.on_change(self._view_changed)
         links.hurry, links.on_owner = membership.hurry, membership.taken
-        context.host.on_wait = membership.hurry
+        context.host.on_wait, membership.unreachable = membership.hurry, links.unreachable
         self._links = links
         await membership.start()
         self.membership = membership
@@ -276,9 +299,17 @@ class HostServer(ListeningServer):
         served = {"", *(member.region for member in view.members.values())}
         return [one for one in missing if not wanted or view.cluster.region_of(one) in served]
 
+    def _unserved(self, shard: int) -> str:
+        """Return the region of a shard if no server of that region is running; otherwise nothing."""
+        if self.membership is None:
+            return ""
+        view = self.membership.view
+        region = view.cluster.region_of(shard)
+        return region if all(member.region != region for member in view.members.values()) else ""
+
     def _reachable(self, address: str) -> str:
         """Return an address that this server listens on; if that is all addresses, the one where other servers reach it."""
-        return self.settings.cluster.peer if split_address("http", address)[0] in WILDCARDS else address
+        return self._peer if split_address("http", address)[0] in WILDCARDS else address
 
     def _rpc_shown(self) -> str:
         transports = self.transports
@@ -310,6 +341,8 @@ class HostServer(ListeningServer):
             await self.host.close()
         if self._links is not None:
             await self._links.close()
+        if self._peer_socket is not None:
+            self._peer_socket.close()
         if self._jwt is not None:
             self._jwt.close()
         if self._registry is not None:

@@ -93,7 +93,8 @@ def _cannot_listen(error: OSError, setting: str, address: str) -> Unavailable:
 
 def _why(error: OSError, port: int, setting: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"another process listens there; stop it, or choose another port with --{setting}"
+        option = f"the setting {setting}" if "." in setting else f"--{setting}"  # sections have no options
+        return f"another process listens there; stop it, or choose another port with {option}"
     if error.errno == errno.EACCES:
         return f"this user may not use port {port}; choose one above 1023"
     if error.errno == errno.EADDRNOTAVAIL:

@@ -10,6 +10,12 @@ StoreAddress = RedisAddress | PostgresAddress
 _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")
 
 
+def store_hosts(address: StoreAddress) -> tuple[tuple[str, int], ...]:
+    """Return the hosts and ports of a store; none if it is at a local socket."""
+    hosts = address.nodes if isinstance(address, RedisAddress) else address.hosts
+    return tuple((host, port) for host, port in hosts if not host.startswith("/"))
+
+
 def parse_store(url: str) -> StoreAddress:
     """Return the address. Raises Invalid, whose text never contains the URL, because that may contain a password."""
     scheme, separator, _ = url.partition("://")

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from tenantq.domain.cluster_view import FORMATS, Cluster, Member, TenantPlacement
+from tenantq.domain.urls import is_loopback
 from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat
 
 CHANGES_KEPT: Final = 10_000
@@ -78,6 +79,27 @@ def replaced(address: object, name: str, there: str, own: str) -> StoreFormat:
         f"store {address}: {f'cluster {there}' if there else 'no cluster'} has the name {name!r}, but"
         f" this server belongs to cluster {own}. The store was emptied or replaced. Stop this server."
     )
+
+
+def check_loopback(members: Iterable[Member], joining: Member) -> None:
+    """Raise Invalid if a member on another machine has a loopback address, or the joining one has."""
+    for one in members:
+        if not one.machine or one.machine == joining.machine:
+            continue
+        if _is_on_loopback(joining):
+            raise Invalid(
+                f"cluster.peer: member {one.id} runs on another machine and cannot reach this server at"
+                f" {joining.peer_address}. Set an address that other servers can reach."
+            )
+        if _is_on_loopback(one):
+            raise Invalid(
+                f"cluster.peer: this server cannot reach member {one.id} at {one.peer_address} on another machine."
+                " Set cluster.peer there and restart it, or wait a minute if it was killed."
+            )
+
+
+def _is_on_loopback(member: Member) -> bool:
+    return is_loopback(member.peer_address.rpartition(":")[0].strip("[]"))
 
 
 def check_growth(members: Iterable[Member], shards: int) -> None:

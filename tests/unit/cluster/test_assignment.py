@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tenantq.cluster.assignment import moves_max, plan_assignment
+from tenantq.cluster.assignment import isolated, moves_max, plan_assignment
 from tenantq.domain.cluster_view import Cluster, ClusterView, Member
 
 
 def member(id: str, *, owned: dict[int, int] | None = None, draining: bool = False, region: str = "",
-           loads: dict[int, float] | None = None, capacity: float = 1.0) -> Member:  # fmt: skip
+           loads: dict[int, float] | None = None, capacity: float = 1.0,
+           unreachable: tuple[str, ...] = ()) -> Member:  # fmt: skip
     """Describe a member."""
     return Member(id=id, peer_address="127.0.0.1:1", owned=owned or {}, draining=draining, region=region,
-                  loads=loads or {}, capacity=capacity)  # fmt: skip
+                  loads=loads or {}, capacity=capacity, unreachable=unreachable)  # fmt: skip
 
 
 def view(
@@ -166,3 +168,36 @@ def test_idle_shards_do_not_move_because_of_load() -> None:
         for id in "abc"
     ]  # fmt: skip
     assert plan_assignment(view(members, homes, 18), may_rebalance=True).changes == {}
+
+
+def isolating(given: ClusterView) -> ClusterView:
+    """Return a view with the members that no other one reaches, as each member computes them."""
+    return replace(given, isolated=isolated(given.members.values()))
+
+
+def test_a_member_that_no_other_one_reaches_gets_no_shards() -> None:
+    """Neither for balance nor after a crash. It keeps what it has, and one answer suffices."""
+    a, b = owned_by("a", range(64), unreachable=("c",)), member("b", unreachable=("c",))
+    c = member("c", unreachable=("a",))
+    assignment = dict.fromkeys(range(64), "a")
+    found = plan_assignment(isolating(view([a, b, c], assignment)), may_rebalance=True).changes
+    assert set(found.values()) == {"b"}
+    lost = {shard: "a" if shard < 40 else "c" if shard < 44 else "dead" for shard in range(64)}
+    kept = [owned_by("a", range(40), unreachable=("c",)), b, owned_by("c", range(40, 44))]
+    assert set(plan_assignment(isolating(view(kept, lost)), may_rebalance=True).changes.values()) == {"b"}
+    reached = [a, member("b"), c]
+    assert set(plan_assignment(isolating(view(reached, assignment)), may_rebalance=True).changes.values()) == {"b", "c"}
+
+
+def test_of_two_members_that_do_not_reach_each_other_one_has_the_shards() -> None:
+    """It keeps them, gets further ones, and hands them over only when it drains."""
+    a, b = owned_by("a", range(60), unreachable=("b",)), member("b", unreachable=("a",))
+    assignment = dict.fromkeys(range(60), "a")
+    plan = plan_assignment(isolating(view([b, a], assignment, 60)), may_rebalance=True)
+    assert not plan.changes
+    grown = plan_assignment(isolating(view([b, a], assignment)), may_rebalance=True).changes
+    assert grown == dict.fromkeys(range(60, 64), "a")
+    new = [member("a", unreachable=("b",)), b]
+    assert len(set(plan_assignment(isolating(view(new, {})), may_rebalance=True).changes.values())) == 1
+    leaving = [replace(a, draining=True), b]
+    assert set(plan_assignment(isolating(view(leaving, assignment, 60)), may_rebalance=True).changes.values()) == {"b"}

@@ -74,11 +74,24 @@ def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output
     """Hand all shards of a member over to others.
 
     Returns immediately; check progress with 'tenantq cluster members'. A stopping server drains itself.
+
+    \b
+    Exit codes:
+      0  the shards are moving to other members
+      7  no other member can take some of them; the member serves these until one can
     """
     found = connection.client.platform().drain_member(member_id, drain=not undo)
-    left = next((one.shards for one in found.members if one.id == member_id), 0)
-    text = "can own shards again" if undo else f"is handing over {plural(left, 'shard')}"
-    return Output(found, f"member {member_id} {text}")
+    if undo:
+        return Output(found, f"member {member_id} can own shards again")
+    regions = {one.region for one in found.members if one.id != member_id and not one.draining}
+    owned = [one for one in found.shards if one.owner == member_id]
+    kept = sum(one.region not in regions if one.region else not regions for one in owned)
+    moving = f"member {member_id} is handing over {plural(len(owned) - kept, 'shard')}"
+    if not kept:
+        return Output(found, moving)
+    keeps = f"member {member_id} still serves {plural(kept, 'shard')} because no other member can take over"
+    text = [keeps] if kept == len(owned) else [moving, keeps]
+    return Output(found, *text, code=exit_codes.CONFLICT)
 
 
 @server_command(cluster)

@@ -21,6 +21,7 @@ from tenantq.store.cluster_rows import (
     CHANGES_KEPT,
     PATIENCE_MS,
     check_growth,
+    check_loopback,
     check_readers,
     check_settings,
     decode_member,
@@ -95,6 +96,11 @@ class PostgresRegistry:
         check_growth(self._session.call(self._read_members), shards)
         if (cluster := self.find()) is not None:
             check_settings(self._settings.name, cluster, shards, ())
+
+    def check_join(self, member: Member) -> None:
+        """Raise Invalid if a live member and this one cannot reach each other by their addresses. Changes nothing."""
+        if self.is_served():
+            check_loopback(self._session.call(self._read_members), member)
 
     def _read_members(self, connection: Connection) -> list[Member]:
         return [decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])]

@@ -30,6 +30,7 @@ from tenantq.store.cluster_rows import (
     CHANGES_KEPT,
     PATIENCE_MS,
     check_growth,
+    check_loopback,
     check_readers,
     check_settings,
     decode_member,
@@ -45,7 +46,9 @@ from tenantq.store.redis.link import Script, SlotLink
 from tenantq.store.redis.settings import RedisSettings
 
 _ANSWER_S: Final = 0.5
-_CREATE, _HEARTBEAT, _ASSIGN, _DIRECTORY = (Script(name) for name in ("create", "heartbeat", "assign", "directory"))
+_CREATE, _HEARTBEAT, _ASSIGN, _LEAVE, _DIRECTORY = (
+    Script(name) for name in ("create", "heartbeat", "assign", "leave", "directory")
+)
 
 
 class RedisRegistry:
@@ -88,6 +91,11 @@ class RedisRegistry:
         check_growth(self._read_members(), shards)
         if (cluster := self.find()) is not None:
             check_settings(self._settings.name, cluster, shards, ())
+
+    def check_join(self, member: Member) -> None:
+        """Raise Invalid if a live member and this one cannot reach each other by their addresses. Changes nothing."""
+        if self.is_served():
+            check_loopback(self._read_members(), member)
 
     def _read_members(self) -> list[Member]:
         return [decode_member(row) for row in _pairs(self._link.call("HGETALL", self._members)).values()]
@@ -146,10 +154,8 @@ class RedisRegistry:
 
     def leave(self, member_id: str) -> None:
         """Delete a member's row, and give up the assigner's lease."""
-        id = member_id.encode()
-        self._link.calls([("HDEL", self._members, id), ("HDEL", self._beats, id), ("SREM", self._drains, id)])
-        if self._link.call("GET", self._assigner) == id:
-            self._link.call("DEL", self._assigner)
+        keys = [self._members, self._beats, self._drains, self._assigner]
+        self._link.run(_LEAVE, keys, [member_id.encode()])
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
         """Drain a member, or undo a drain."""
