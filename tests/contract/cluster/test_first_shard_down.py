@@ -1,4 +1,4 @@
-"""While the first shard has no owner, the platform's credentials work."""
+"""While the first shard has no owner, the platform's credentials work, and operators see what is wrong."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from redis.crc import key_slot
 
+from tenantq.cli import exit_codes
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.platform_keys import INTERVAL_MS
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tenantq.store.redis.settings import RedisSettings
+from tests.acceptance.command import call
 from tests.contract.cluster.hosts import TOKEN, client_of, tenant_on
 from tests.contract.cluster.test_members import pair, until
 
@@ -97,3 +100,34 @@ async def test_platform_credentials_outlast_the_owner_of_the_first_shard(
         await asyncio.sleep(REMOTE_TRUST_MS / 1_000)
         for server in range(2):
             assert (await poll(both, server, tenant, valid)).status_code == 401
+
+
+@pytest.mark.parametrize("registry", [0, 1])
+async def test_the_cluster_is_shown_while_its_first_shard_has_no_owner(
+    primaries: TwoPrimaries, tmp_path: Path, registry: int
+) -> None:
+    """The command names the shards without an owner, or says that the registry cannot be read, promptly."""
+    async with two_servers(tmp_path, primaries, f"shown{registry}", registry) as (both, _):
+        lost = primaries.shards_on(0, name_of_cluster(f"shown{registry}", registry))
+        with primaries.hanging(0):
+            await until_ownerless(both, lost)
+            for server in both.servers:
+                url, started = f"http://127.0.0.1:{server.port}", time.monotonic()
+                done = await asyncio.to_thread(call, "cluster", "status", "--url", url, "--token", TOKEN, "--json")
+                assert done.code == exit_codes.CONFLICT, done.err
+                assert time.monotonic() - started < HOLD_MS / 1_000
+                shown = done.json
+                if registry == 1:
+                    assert [one["number"] for one in shown["shards"] if one.get("owner") is None] == lost
+                assert bool(shown["problem"]) is (registry == 0)
+
+
+async def test_an_unknown_credential_waits_once_for_the_first_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The call does not wait a second time for a shard to note the refusal."""
+    async with two_servers(tmp_path, primaries, "once") as (both, _):
+        with primaries.hanging(0):
+            await until_ownerless(both, [HOME])
+            async with client_of(both.servers[0], "tq_never_seen") as client:
+                started = time.monotonic()
+                assert (await client.get("/v1/cluster")).status_code == 503
+                assert HOLD_MS <= (time.monotonic() - started) * 1_000 < 2 * HOLD_MS
