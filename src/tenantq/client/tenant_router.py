@@ -30,7 +30,7 @@ _OWN_QUEUE: Final = "/v1/queues/"
 _OWN: Final = frozenset({"/v1/queues", "/v1/tenant"})
 
 Address = tuple[str, int]
-Place = tuple[str, str]
+RouteKey = tuple[str, str]
 """A tenant, empty for the credential's own, and a queue, or empty."""
 
 
@@ -44,7 +44,7 @@ class TenantRouter:
         self._base = 0  # which of them is in use
         self._follows = settings.follow and not settings.prefix and settings.connect is None
         self._pools: dict[Address, ConnectionPool] = {self._bases[0]: ConnectionPool(settings)}
-        self._owners: dict[Place, Address] = {}  # of tenants, and of queues that other servers own
+        self._owners: dict[RouteKey, Address] = {}  # of tenants, and of queues that other servers own
         self._avoided: dict[Address, int] = {}  # until when, on the monotonic clock
         self._closed = False
 
@@ -143,10 +143,10 @@ class TenantRouter:
             return
         if len(self._owners) >= OWNERS_MAX:
             self._owners.clear()
-        whole = (place[0], "")
-        if self._owners.setdefault(whole, owner) == owner:
+        of_tenant = (place[0], "")
+        if self._owners.setdefault(of_tenant, owner) == owner:
             self._owners.pop(place, None)
-            place = whole
+            place = of_tenant
         self._owners[place] = owner
 
 
@@ -154,7 +154,7 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _place_of(target: str) -> Place | None:
+def _place_of(target: str) -> RouteKey | None:
     """Return the tenant and queue of a request; None if the request is for the whole server."""
     if target.startswith(_TENANT):
         tenant, _, rest = target[len(_TENANT) :].partition("?")[0].partition("/")

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.member_queries import FoundKey, OtherMembers
 from tenantq.cluster.shard_calls import ShardCalls, on_loop
 from tenantq.cluster.shard_memory import ShardMemory
@@ -15,6 +14,7 @@ from tenantq.errors import ShardDown, TenantqError
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
+from tenantq.store.shard_directories import HOME
 
 UNKNOWN_MAX: Final = 10_000
 """Tokens that no shard knew lately, and for which no shard is asked again at once."""
@@ -162,7 +162,7 @@ class ShardCredentials:
         """Ask the tenant's own shard. False for an unknown tenant; ShardDown if its shard may be one that does not run."""
         shard = self._directory.find(tenant)
         if shard is None:
-            self._directory.check_whole()
+            self._directory.check_all_run()
             return False
         found = self._lookups.memory.token_revoked(shard, tenant, token_id, principal)
         if found is not None:

@@ -26,7 +26,8 @@ from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_thread import ShardThread
 from tenantq.cluster.spread_changes import SpreadChanges
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_arrivals import TenantArrivals
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.domain.cluster_view import ClusterView, Member
 from tenantq.domain.urls import is_loopback
@@ -49,6 +50,9 @@ DIRECT_MS: Final = 300
 
 OPENING_MS: Final = 1_000
 """How long a call waits at a member that is opening its shard."""
+
+_NEVER: Final = (-1, "")
+"""An ownership before all others."""
 
 
 class ClusterMemberQueries(MemberQueries):
@@ -169,15 +173,16 @@ class MemberLinks:
 
     def place(self, shard: int) -> LinkedShard | None:
         """Return where another member has a shard; None: not known, or not reachable."""
-        newest, moved = self._newest_owner(shard), self._moved.get(shard, (-1, ""))
-        epoch, member = newest if newest[0] > moved[0] else moved
+        newest = self._newest_owner(shard)
+        ended = max(self._moved.get(shard, _NEVER), self._host.successors.get(shard, _NEVER))
+        epoch, member = newest if newest[0] > ended[0] else ended
         link = self._links.get(member)
         return LinkedShard(self._calls, link, shard, epoch) if link is not None and link.is_up else None
 
     def _newest_owner(self, shard: int) -> tuple[int, str]:
         """Return the newest ownership that this member knows of: its epoch, and the member."""
         members = (*self.view.members.values(), *self._absent.values()) if self.view is not None else ()
-        seen = max(((one.owned[shard], one.id) for one in members if shard in one.owned), default=(-1, ""))
+        seen = max(((one.owned[shard], one.id) for one in members if shard in one.owned), default=_NEVER)
         return max(seen, self._gained.get(shard, seen))
 
     def learn(self, error: NotOwner) -> None:
@@ -187,7 +192,7 @@ class MemberLinks:
         """
         if error.shard >= 0:
             ended = error.epoch if error.epoch >= 0 else self._newest_owner(error.shard)[0]
-            if ended >= self._moved.get(error.shard, (-1, ""))[0]:
+            if ended >= self._moved.get(error.shard, _NEVER)[0]:
                 self._moved[error.shard] = (ended, error.owner)
         self.hurry()
 
@@ -267,16 +272,24 @@ class MemberLinks:
     # ---- answering ----
 
     async def _owned(self, shard: int) -> ShardThread:
-        """Return a shard of this member, after it has opened. Raises NotOwner."""
+        """Return a shard of this member, after it has opened. Raises NotOwner, at once if another member is to own it."""
         until_ms = self._clock.monotonic_ms() + OPENING_MS
-        while self._host.is_opening(shard) and self._clock.monotonic_ms() < until_ms:
+        before = newest = self._newest_owner(shard)
+        while self._is_expected(shard) and newest <= before and self._clock.monotonic_ms() < until_ms:
             await self._shards.hold(shard, until_ms)
+            newest = self._newest_owner(shard)
         thread = self._host.thread(shard)
         if thread is None:
             error = NotOwner(f"shard {shard} is not on this server. Try again later.")
-            error.shard, error.owner = shard, self._host.successors.get(shard, "")
+            _, error.owner = newest if newest > before else self._host.successors.get(shard, _NEVER)
+            error.shard = shard
             raise error
         return thread
+
+    def _is_expected(self, shard: int) -> bool:
+        """Return whether this member is opening a shard that it should own."""
+        is_assigned = self.view is not None and self.view.assignment.get(shard) == self.id
+        return is_assigned and self._host.is_opening(shard)
 
 
 def _owners(view: ClusterView) -> dict[str, dict[int, int]]:

@@ -5,13 +5,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from tenantq.cluster.layout import HOME
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.errors import Conflict, Invalid
+from tenantq.store.shard_directories import HOME
 
-Rows: TypeAlias = Mapping[str, TenantPlacement]
-Plan: TypeAlias = dict[str, TenantPlacement]
+Placements: TypeAlias = Mapping[str, TenantPlacement]
 
 
 def current_shard(row: TenantPlacement) -> int:
@@ -19,7 +18,7 @@ def current_shard(row: TenantPlacement) -> int:
     return row.shard if row.moving_to is None else row.moving_to
 
 
-def dedicated_shards(rows: Rows) -> dict[int, str]:
+def dedicated_shards(rows: Placements) -> dict[int, str]:
     """Return the shards that hold one tenant only, with its name."""
     return {current_shard(row): name for name, row in rows.items() if row.dedicated}
 
@@ -44,7 +43,7 @@ def _placed(row: TenantPlacement, shard: int, *, dedicated: bool) -> TenantPlace
     return msgspec.structs.replace(row, pinned=True, dedicated=dedicated, moving_to=moving_to)
 
 
-def _check_whole(rows: Rows, tenant: str) -> None:
+def _check_not_spread(rows: Placements, tenant: str) -> None:
     if len(rows[tenant].parts) > 1 or rows[tenant].shards:
         raise Conflict(
             f"its queues are spread over several shards, and its home is shard {rows[tenant].shard}."
@@ -53,7 +52,7 @@ def _check_whole(rows: Rows, tenant: str) -> None:
         )
 
 
-def plan_spread(cluster: Cluster, rows: Rows, tenant: str, spread: int, regions: Sequence[str]) -> Plan:
+def plan_spread(cluster: Cluster, rows: Placements, tenant: str, spread: int, regions: Sequence[str]) -> Placements:
     """Return the plan that spreads the queues of a tenant over shards. Its home is the first of them and stays.
 
     Raises Invalid if the tenant's regions have fewer shards, and Conflict while it is moving.
@@ -78,14 +77,14 @@ def plan_spread(cluster: Cluster, rows: Rows, tenant: str, spread: int, regions:
     return {tenant: msgspec.structs.replace(row, next_shards=shards)}
 
 
-def plan_pin(cluster: Cluster, rows: Rows, tenant: str, shard: int, regions: Sequence[str]) -> Plan:
+def plan_pin(cluster: Cluster, rows: Placements, tenant: str, shard: int, regions: Sequence[str]) -> Placements:
     """Return the plan that puts a tenant on a shard. Raises Invalid or Conflict if the shard cannot have it.
 
     A tenant whose queues are spread over shards can be pinned to its home only, which changes nothing else.
     """
     check_shard(cluster, shard)
     if shard != rows[tenant].shard:
-        _check_whole(rows, tenant)
+        _check_not_spread(rows, tenant)
     _check_allowed(cluster, tenant, shard, regions)
     owner = dedicated_shards(rows).get(shard, tenant)
     if owner != tenant:
@@ -93,18 +92,20 @@ def plan_pin(cluster: Cluster, rows: Rows, tenant: str, shard: int, regions: Seq
     return {tenant: _placed(rows[tenant], shard, dedicated=False)}
 
 
-def plan_unpin(rows: Rows, tenant: str) -> Plan:
+def plan_unpin(rows: Placements, tenant: str) -> Placements:
     """Return the plan that lets a tenant be like others. It stays where it is; a move that is not decided ends."""
     row = msgspec.structs.replace(rows[tenant], pinned=False, dedicated=False, moving_to=None)
     return {tenant: row} if row != rows[tenant] else {}
 
 
-def plan_dedication(cluster: Cluster, rows: Rows, tenant: str, shard: int | None, regions: Sequence[str]) -> Plan:
+def plan_dedication(
+    cluster: Cluster, rows: Placements, tenant: str, shard: int | None, regions: Sequence[str]
+) -> Placements:
     """Return the plan that gives a tenant a shard of its own: the named one, or the one from which the fewest others move.
 
     Raises Invalid or Conflict if no shard can be emptied for it.
     """
-    _check_whole(rows, tenant)
+    _check_not_spread(rows, tenant)
     if shard is not None:
         check_shard(cluster, shard)
         _check_allowed(cluster, tenant, shard, regions)

@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.member_queries import OtherMembers
 from tenantq.cluster.shard_memory import OpenShards
 from tenantq.domain.access import StoredKey
 from tenantq.engine.access_store import PLATFORM
 from tenantq.errors import TenantqError
 from tenantq.runtime.clock import Clock, sleep_ms
+from tenantq.store.shard_directories import HOME
 
 log = logging.getLogger("tenantq.cluster")
 

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from tenantq.cluster.error_codec import shard_down
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import dedicated_shards
 from tenantq.cluster.registry import PlacementRows
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
@@ -25,6 +24,7 @@ from tenantq.domain.placement import (
     unit_name,
 )
 from tenantq.errors import Conflict, Invalid
+from tenantq.store.shard_directories import HOME
 
 ATTEMPTS: Final = 5
 """How often a row is written that others change at the same time."""
@@ -248,7 +248,7 @@ class TenantDirectory:
         """Read what has changed, because a tenant is not known."""
         await self._placements.refresh()
 
-    def check_whole(self) -> None:
+    def check_all_run(self) -> None:
         """Raise ShardDown unless all shards run: an unknown name gets the same reply as a tenant of one that does not."""
         for shard in range(len(self.topology.shards)):
             if not self._runs(shard):

@@ -89,6 +89,10 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         owners = [member for member in self.members.values() if shard in member.owned]
         return max(owners, key=lambda member: member.owned[shard], default=None)
 
+    def waiting_for(self, shard: int) -> set[str]:
+        """Return the ids of the members that claim a shard as soon as it is free."""
+        return {member.id for member in self.members.values() if shard in member.acquiring}
+
     @property
     def moves(self) -> dict[int, str]:
         """By shard: the living member that it is on its way to."""

@@ -189,11 +189,11 @@ class Compliance:
         return found
 
     async def _of_backups(self) -> list[Evidence]:
-        if self._backups is None or self._backups.elsewhere:
+        if self._backups is None or self._backups.store_backs_up:
             return []
         settings = self._settings
-        whole = [one for one in await self._backups.listed() if one.created_at is not None]
-        newest = max(whole, key=lambda one: one.created_at or 0, default=None)
+        complete = [one for one in await self._backups.listed() if one.created_at is not None]
+        newest = max(complete, key=lambda one: one.created_at or 0, default=None)
         name, at = (newest.name, newest.created_at) if newest is not None else ("no backup", None)
         found = [self._aged("backup", "", name, "created", at, settings.backup_hours * HOUR_MS)]
         if self._other_shards.number:

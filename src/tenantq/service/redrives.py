@@ -95,8 +95,8 @@ class Redrives:
 
     async def _journal(self, action: str, admitted: AdmittedCall, queue: str, task: RedriveTask) -> None:
         """Journal the start or the cancellation of a redrive. The engine journals each move."""
-        pace = "a dry run" if task.dry_run else f"at most {task.rate or 'any number'} a second"
-        details = f"{task.id}, {pace}"
+        rate = "a dry run" if task.dry_run else f"at most {task.rate or 'any number'} a second"
+        details = f"{task.id}, {rate}"
         await self._shard.journal.note([entry_of(action, admitted.tenant, admitted.caller, details, queue)])
 
 

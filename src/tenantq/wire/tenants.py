@@ -2,8 +2,8 @@
 
 from typing import Any, Literal
 
-from tenantq.wire.acts import SuspensionItem
-from tenantq.wire.kinds import WireReply
+from tenantq.wire.base_types import WireReply
+from tenantq.wire.lifecycle import SuspensionItem
 
 
 class HoldItem(WireReply, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ import pytest
 from redis.crc import key_slot
 
 from tenantq.cli import exit_codes
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.platform_keys import INTERVAL_MS
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.shard_directories import HOME
 from tests.acceptance.command import call
 from tests.contract.cluster.hosts import TOKEN, client_of, tenant_on
 from tests.contract.cluster.test_members import pair, until
@@ -57,7 +57,7 @@ async def two_servers(
 
 async def until_ownerless(both: Pair, lost: list[int]) -> None:
     """Wait until both servers know that these shards have no owner, if they can."""
-    joined = [server.front.status.joined() for server in both.servers]
+    joined = [server.frontend.status.joined() for server in both.servers]
     await until(lambda: not any({*lost} & {*both.owned(number)} for number in range(2)))
     await until(lambda: all(one.problem or not any(map(one.view.owner_of, lost)) for one in joined))
     await asyncio.sleep(REMOTE_TRUST_MS / 1_000)  # nothing is cached any more

@@ -87,7 +87,7 @@ async def test_server_announces_a_reachable_address(shared_store: SharedStore, t
     message = await refused(tmp_path, shared_store, "reached", **everywhere)
     assert message == "cluster.peer: must be an address that other servers can reach, not 0.0.0.0:0."
     async with hosting(tmp_path, shared_store.url, "reached", http="0.0.0.0:0", rpc="0.0.0.0:0") as server:
-        (member,) = server.front.status.joined().view.members.values()
+        (member,) = server.frontend.status.joined().view.members.values()
         assert member.url == f"http://127.0.0.1:{server.port}"
         assert member.rpc == f"127.0.0.1:{server.rpc_port}"
 
@@ -122,8 +122,8 @@ async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedS
             assert (await put(f"free-{number}", regions=["us", "eu"] if number % 2 else []))[0] == 201
         theirs = {**REGIONAL, "shard": {"durability": "os", "region": "us"}}
         async with hosting(tmp_path / "us", shared_store.url, "refusals", **theirs) as other:
-            await until(lambda: other.front.status.joined().view.owner_of(1) is not None)
-            await until(lambda: server.front.status.joined().view.owner_of(3) is not None)
+            await until(lambda: other.frontend.status.joined().view.owner_of(1) is not None)
+            await until(lambda: server.frontend.status.joined().view.owner_of(3) is not None)
             assert await put("acme", regions=["us"]) == (201, "")
             noted = (await client.get("/v1/audit", params={"action": "put_tenant", "result": "ERROR"})).json()["rows"]
             assert {row["error_code"] for row in noted} == {"conflict", "invalid"}

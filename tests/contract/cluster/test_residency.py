@@ -50,7 +50,7 @@ async def regional(stack: AsyncExitStack, directory: Path, store: SharedStore, n
     clients = [await stack.enter_async_context(client_of(server)) for server in servers]
     both = Regional(servers[0], servers[1], clients[0], clients[1])
     for server in servers:
-        await until(lambda server=server: all(server.front.status.joined().view.owner_of(one) for one in range(4)))
+        await until(lambda server=server: all(server.frontend.status.joined().view.owner_of(one) for one in range(4)))
     assert (await both.via_eu.put("/v1/tenants/acme", json={"regions": ["eu"]})).status_code == 201
     assert (await both.via_eu.put("/v1/tenants/free", json={})).status_code == 201
     for tenant in ("acme", "free"):
@@ -188,7 +188,7 @@ async def test_a_change_of_regions_takes_effect_everywhere(shared_store: SharedS
         await until_true(lambda: added(200))
         assert (await both.via_eu.put("/v1/tenants/acme", json={"regions": ["eu"]})).status_code == 200
         assert await added(421)  # the owner knows it at once
-        misplaced = both.us.front.admission.residency.misplaced
+        misplaced = both.us.frontend.admission.residency.misplaced
         await until(lambda: "acme" in misplaced)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tenantq.cluster.tenant_arrivals import TenantArrivals
 from tenantq.cluster.tenant_directory import TenantPlacements
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.move import BeginArrival, FenceTenant

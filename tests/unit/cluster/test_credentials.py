@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
-from tenantq.cluster.gathering import STEPS_MAX, audit_page
 from tenantq.cluster.handshake import PeerName
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.link_calls import LinkCalls
 from tenantq.cluster.member_queries import FoundKey
 from tenantq.cluster.one_shard import OneShard
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.platform_keys import PlatformKeyCopy, read_platform_keys
 from tenantq.cluster.routed_service import shard_methods
+from tenantq.cluster.scatter_gather import STEPS_MAX, audit_page
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import ShardSpec
@@ -29,6 +28,7 @@ from tenantq.errors import ShardDown, Unauthenticated
 from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.store.shard_directories import HOME
 from tests.unit.cluster.directories import directory_of
 from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
 
