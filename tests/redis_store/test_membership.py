@@ -10,7 +10,7 @@ import pytest
 
 from tenantq.cluster.membership import Membership
 from tenantq.domain.cluster_view import Heartbeats, Member
-from tenantq.errors import StoreLocked
+from tenantq.errors import StoreFailed, StoreLocked
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.registry import RedisRegistry
@@ -39,6 +39,7 @@ class Holder:
         self.releasing: set[int] = set()  # they serve no longer, and are not free yet
         self.is_prepared = True  # for what it acquires
         self.refused: set[int] = set()  # shards that others own
+        self.cut_off: set[int] = set()  # shards whose store it cannot reach
 
     def owned(self) -> dict[int, int]:
         mine = (shard for shard, id in self.locks.owner.items() if id == self.id and shard not in self.releasing)
@@ -52,6 +53,8 @@ class Holder:
 
     async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
+        if shard in self.cut_off:
+            raise StoreFailed("the store does not answer")
         if self.locks.owner.get(shard, self.id) != self.id:
             self.refused.add(shard)
             raise StoreLocked("owned by another member")
@@ -258,6 +261,24 @@ async def test_shards_of_a_dead_member_go_to_the_others(cluster: Members) -> Non
     for shard in [shard for shard, id in cluster.locks.owner.items() if id == "a"]:
         del cluster.locks.owner[shard]  # its leases have ended
     await until(lambda: cluster.count("b") == SHARDS and "a" not in b.view.members)
+
+
+async def test_a_shard_goes_to_a_member_that_can_open_it(cluster: Members) -> None:
+    """It does not come back while its last member is cut off, and is served again when any member can open it."""
+    a, b = await cluster.join("a"), await cluster.join("b")
+    await until(lambda: cluster.count("b") == SHARDS // 2 and not a.view.moves and not b.view.moves)
+    holders, locks = cluster.holders, cluster.locks
+    lost = {shard for shard, id in locks.owner.items() if id == "a"}
+    holders["a"].cut_off = lost
+    for shard in lost:
+        del locks.owner[shard]  # its lease has ended
+    await until(lambda: cluster.count("b") == SHARDS)
+    holders["b"].cut_off = lost
+    for shard in lost:
+        del locks.owner[shard]
+    await until(lambda: all(set(one.view.members["b"].cannot_open) == lost for one in (a, b)))
+    holders["a"].cut_off = holders["b"].cut_off = set()
+    await until(lambda: len(locks.owner) == SHARDS)
 
 
 class Overtaken(RedisRegistry):

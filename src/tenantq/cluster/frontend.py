@@ -23,7 +23,7 @@ from tenantq.cluster.routed_service import FACETS, routed, routed_methods
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.domain.access import Principal
-from tenantq.errors import TenantqError, Unavailable
+from tenantq.errors import ShardDown, TenantqError, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
@@ -154,6 +154,8 @@ class FrontendAdmission:
         """Return the caller's principal; raise Unauthenticated, and have it noted, if the credential is not valid."""
         try:
             return await self.authenticator.authenticate(call.bearer, call.certificate)
+        except ShardDown:
+            raise  # a shard would look in the same places, and wait as long
         except TenantqError:
             found: Principal = await self._context.calls.call(self._fallback(), "access.log_in", call)
             return found
@@ -162,6 +164,8 @@ class FrontendAdmission:
         """Return the token of the key that signed a request; raise SignatureRefused, and have it noted, if the signature is wrong."""
         try:
             return await self.signatures.token(signed)
+        except ShardDown:
+            raise  # as above
         except TenantqError:
             token: str = await self._context.calls.call(self._fallback(), "sqs_lookup.sign_in", call, signed, action)
             return token

@@ -8,6 +8,7 @@ from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.member_queries import OtherMembers
 from tenantq.cluster.placed_tenants import PlacedTenants
+from tenantq.cluster.platform_keys import PlatformKeyCopy
 from tenantq.cluster.scatter_gather import ScatterGather
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
@@ -59,7 +60,8 @@ class HostContext:
         self.topology = topology
         self.clock = clock
         self.main = asyncio.get_running_loop()
-        self._lookups = CredentialLookups(memory, members, calls, clock)
+        self.platform_keys = PlatformKeyCopy(host, members, clock)
+        self._lookups = CredentialLookups(memory, members, calls, clock, self.platform_keys.find)
         self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
         self.tenants: dict[int, PlacedTenants] = {}  # by shard
         calls.find, calls.refresh = placements.find, placements.refresh

@@ -20,6 +20,7 @@ from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.member_queries import MemberQueries
 from tenantq.cluster.part_rights import RightsQueries
 from tenantq.cluster.peer_server import PeerServer
+from tenantq.cluster.platform_keys import PlatformKeys, read_platform_keys
 from tenantq.cluster.routed_service import shard_methods
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
@@ -76,6 +77,10 @@ class ClusterMemberQueries(MemberQueries):
     def owns(self, member: str, shard: int, epoch: int) -> None:
         """Note the new owner of a shard."""
         self._links.note_owner(member, shard, epoch)
+
+    def platform_keys(self, epoch: int, version: int) -> PlatformKeys | None:
+        """Return the platform's keys if the first shard is here; without the keys if the caller has this version."""
+        return read_platform_keys(self._host, epoch, version)
 
     async def pass_on(self, member: str, query: bytes) -> bytes:
         """Return the reply of another member to a query, for a member that cannot reach it."""

@@ -53,6 +53,9 @@ RETRY_MS: Final = 40
 REFUSED: Final = Backoff(base_ms=400, max_ms=3_000)
 """Delays between attempts to open a shard that cannot be opened."""
 
+CANNOT_OPEN_MS: Final = 30_000
+"""For how long after a failed attempt to open a shard it goes to other members. They may reach a store that this one cannot."""
+
 TAKEN_MS: Final = 250
 """How long a member waits for a successor to own a shard before it releases the next one."""
 
@@ -103,6 +106,7 @@ class Membership:
         self.handovers = 0  # shards released to a successor
         self.handovers_took = Histogram()  # from the first refused call until the successor owned the shard
         self.takeovers = 0  # shards acquired
+        self._cannot_open: dict[int, int] = {}  # by shard that could not be opened: until when others should have it
         self.refusals: dict[int, str] = {}  # by shard that this member should own: why it cannot be opened
 
     @property
@@ -225,8 +229,16 @@ class Membership:
         self._beat_ms = self._clock.monotonic_ms()
         owned, loads = self._holder.owned(), self._holder.loads()
         acquiring = {shard for shard in self._acquiring & self._holder.waiting() if self._is_assigned(shard)}
+        cannot_open = tuple(
+            shard for shard, until_ms in self._cannot_open.items() if until_ms > self._beat_ms and shard not in owned
+        )
         row = msgspec.structs.replace(
-            self._member, owned=owned, acquiring=tuple(acquiring), loads=loads, unreachable=self.unreachable()
+            self._member,
+            owned=owned,
+            acquiring=tuple(acquiring),
+            cannot_open=cannot_open,
+            loads=loads,
+            unreachable=self.unreachable(),
         )
         rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
         if self.problem:
@@ -345,12 +357,14 @@ class Membership:
                 if shard not in self.refusals:  # further attempts are not logged
                     log.error("shard %d cannot be opened here: %s", shard, error)  # noqa: TRY400  # the text says it
                 self.refusals[shard] = error.message
+                self._cannot_open[shard] = self._clock.monotonic_ms() + CANNOT_OPEN_MS
                 refused += 1
                 await sleep_ms(self._clock, int(REFUSED.ceiling_ms(refused)))
             except Exception:
                 log.exception("shard %d cannot be opened here after an internal error", shard)
                 await sleep_ms(self._clock, 100 * RETRY_MS)
             else:
+                self._cannot_open.pop(shard, None)
                 if self.refusals.pop(shard, None) is not None:
                     log.info("shard %d is open now", shard)
                 self.takeovers += 1

@@ -34,6 +34,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False  # it hands all its shards over
     owned: dict[int, int] = {}  # by shard: the epoch of its ownership
     acquiring: tuple[int, ...] = ()  # shards that it can serve as soon as their owners release them
+    cannot_open: tuple[int, ...] = ()  # shards that it could not open lately
     loads: dict[int, float] = {}  # by shard: smoothed, in units of one busy core
     version: str = ""  # of the program
     format: str = FIRST_FORMAT  # the newest that it reads

@@ -129,6 +129,7 @@ class HostServer(ListeningServer):
         self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
         await self._join(context, links)
         self.frontend.status.membership = self.membership
+        context.platform_keys.start()
         self._opened()
         if self.telemetry is not None:
             self.telemetry.start_metrics(self.frontend.status.own_metrics)
@@ -336,6 +337,7 @@ class HostServer(ListeningServer):
             await membership.drain(self.settings.grace_ms if grace_ms is None else grace_ms)
             await membership.close()
             self._registry = None
+            await self._context.platform_keys.close()
         await self._background.finish()
         if self.host is not None:
             await self.host.close()
