@@ -15,6 +15,7 @@ from tenantq.client.async_client import AsyncClient
 from tenantq.errors import WrongRegion
 from tests.contract.cluster.hosts import TOKEN, client_of, hosting
 from tests.contract.cluster.test_members import until
+from tests.contract.cluster.test_tenant_moves import pin, wait_until_placed
 from tests.contract.sqs.sqs_server import client_of as sqs_client_of
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ class Regional(NamedTuple):
     via_us: httpx.AsyncClient
 
 
-async def regional(stack: AsyncExitStack, directory: Path, store: SharedStore, name: str) -> Regional:
+async def regional(stack: AsyncExitStack, directory: Path, store: SharedStore, name: str, **options: Any) -> Regional:
     """Run a server in the EU and one in the US, and create the tenant acme, which allows the EU only."""
     servers = []
     for region in REGIONS:
         settings: dict[str, Any] = {
             "cluster": {"shards": 4, "regions": REGIONS, "secret": "known to both servers"},
             "shard": {"durability": "os", "region": region},
+            **options,
         }
         servers.append(await stack.enter_async_context(hosting(directory / region, store.url, name, **settings)))
     clients = [await stack.enter_async_context(client_of(server)) for server in servers]
@@ -141,6 +143,28 @@ async def test_proof_names_the_servers_that_have_the_rows(primaries: TwoPrimarie
         slot = key_slot(f"t:{{regions-proof:{proof['shard']}}}:s".encode())
         assert proof["allowed"]
         assert proof["places"][0]["where"].endswith(f", on 127.0.0.1:{primaries.nodes[slot // 8_192].port}")
+
+
+async def test_proof_lists_the_journals_of_shards_that_a_tenant_has_left(
+    shared_store: SharedStore, tmp_path: Path
+) -> None:
+    """They name the tenant forever, also where it is not allowed any more."""
+    async with AsyncExitStack() as stack:
+        both = await regional(stack, tmp_path, shared_store, "regions-left", export={"enabled": True})
+        assert (await both.via_eu.put("/v1/tenants/left", json={"regions": ["us"]})).status_code == 201
+        assert (await both.via_us.post("/v1/tenants/left/queues/mail/messages", json=ADD)).status_code == 200
+        assert (await both.via_eu.put("/v1/tenants/left", json={"regions": ["eu", "us"]})).status_code == 200
+        await pin(both.via_eu, "left", 2)
+        assert await wait_until_placed(both.via_eu, "left") == 2
+
+        async def proof() -> tuple[bool, list[tuple[str, str, bool]]]:
+            found = (await both.via_eu.get("/v1/tenants/left/residency")).json()
+            return found["allowed"], [(one["what"], one["region"], one["allowed"]) for one in found["places"]]
+
+        here = [("messages", "eu", True), ("journal segments", "eu", True)]
+        assert await proof() == (True, [*here, ("journal", "us", True), ("journal segments", "us", True)])
+        assert (await both.via_eu.put("/v1/tenants/left", json={"regions": ["eu"]})).status_code == 200
+        assert await proof() == (False, [*here, ("journal", "us", False), ("journal segments", "us", False)])
 
 
 async def test_fleets_get_nothing_of_tenants_that_do_not_allow_their_region(
