@@ -388,11 +388,12 @@ class FrontendService:
         cast("Any", self.status).tenant_metrics = routed(
             "status", "tenant_metrics", None, routing, context.calls, like=ServerStatus.tenant_metrics
         )
+        placement = ClusterPlacement(context, registry, self.status.joined)
         self.placement = PlacementAdmin(
             context.placements,
             context.calls,
             admission,
-            ClusterPlacement(context, registry, self.status.joined),
+            placement,
             background,
         )
         self.status.placement = self.placement
@@ -408,14 +409,13 @@ class FrontendService:
             background,
         )
         tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
-        tenants.put = TenantCreation(context.placements, context.calls, routing, admission, self._served).put
+        tenants.put = TenantCreation(
+            context.placements, context.calls, routing, admission, lambda: placement.served
+        ).put
         access: Any = getattr(self, "access")  # noqa: B009  # as above
         access.log_in = lambda call: admission.identify(call, "login")
         lookup: Any = getattr(self, "sqs_lookup")  # noqa: B009  # as above
         lookup.sign_in = admission.sign_in
-
-    def _served(self) -> set[str]:
-        return {member.region for member in self.status.joined().view.members.values()}
 
     def as_service(self) -> Service:
         """Return it as transports know it."""

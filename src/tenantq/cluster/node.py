@@ -124,8 +124,8 @@ class ClusterNode:
         facets |= tenants.facets(facets)
         self.other_shards.attach(tenants.spread)
         routing, admission = self.other_shards.routing, ShardAdmission(service.admission)
-        regions = frozenset(one.region for one in self._spec.shards)
-        creation = TenantCreation(placements, calls, routing, admission, lambda: regions)
+        cluster = EmbeddedCluster(self._spec, peers, self._watch, self._process, self._background)
+        creation = TenantCreation(placements, calls, routing, admission, lambda: cluster.served)
         fleet = ClusterFleetPolls(
             calls, directory, self._memory, self._waits, peers, service.admission.authenticator, self._clock,
             self._background,
@@ -135,7 +135,6 @@ class ClusterNode:
         service.shard.state.on_fleet_work = self._waits.signal
         await tenants.open()
         found = routed_service(service, facets, routing, calls, fleet, creation)
-        cluster = EmbeddedCluster(self._spec, peers, self._watch, self._process, self._background)
         placement = PlacementAdmin(placements, calls, admission, cluster, self._background)
         found.placement = cast("Any", placement)
         cast("Any", found.status).cluster = lambda call: cluster.show(

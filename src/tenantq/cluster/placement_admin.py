@@ -1,7 +1,7 @@
 """The placement of tenants and the number of shards, changed by operators through any process with shards."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, Final, Protocol
 
 from tenantq.cluster.placement_plan import Placements, current_shard, plan_dedication, plan_pin, plan_spread, plan_unpin
@@ -45,6 +45,10 @@ class PlacementServer(Protocol):
     @property
     def cluster(self) -> Cluster:
         """All shards."""
+
+    @property
+    def served(self) -> Container[str]:
+        """The regions that have servers."""
 
     def check_served(self, tenant: str, shard: int) -> None:
         """Raise Conflict if nothing can serve a shard that a tenant is to move to."""
@@ -154,9 +158,9 @@ class PlacementAdmin:
             if request.spread > 1:
                 self._server.check_spread()
                 await self._calls.query(rows[tenant].shard, "parts.check_spreadable", tenant)
-            plan = plan_spread(cluster, rows, tenant, request.spread, regions)
+            plan = plan_spread(cluster, rows, tenant, request.spread, regions, self._server.served)
         elif request.dedicated:
-            plan = plan_dedication(cluster, rows, tenant, request.shard, regions)
+            plan = plan_dedication(cluster, rows, tenant, request.shard, regions, self._server.served)
         elif request.pinned:
             assert request.shard is not None
             plan = plan_pin(cluster, rows, tenant, request.shard, regions)

@@ -1,6 +1,9 @@
-"""Plans of where tenants live: pure functions of the directory. A plan is the new rows of the tenants that it changes."""
+"""Plans of where tenants live: pure functions of the directory. A plan is the new rows of the tenants that it changes.
 
-from collections.abc import Mapping, Sequence
+``served`` are the regions that have servers.
+"""
+
+from collections.abc import Container, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -52,10 +55,12 @@ def _check_not_spread(rows: Placements, tenant: str) -> None:
         )
 
 
-def plan_spread(cluster: Cluster, rows: Placements, tenant: str, spread: int, regions: Sequence[str]) -> Placements:
+def plan_spread(
+    cluster: Cluster, rows: Placements, tenant: str, spread: int, regions: Sequence[str], served: Container[str]
+) -> Placements:
     """Return the plan that spreads the queues of a tenant over shards. Its home is the first of them and stays.
 
-    Raises Invalid if the tenant's regions have fewer shards, and Conflict while it is moving.
+    Raises Invalid if the tenant's regions have fewer shards that a server can own, and Conflict while it is moving.
     """
     row = rows[tenant]
     if row.next_shards or row.leaving or row.moving_to is not None:
@@ -63,11 +68,12 @@ def plan_spread(cluster: Cluster, rows: Placements, tenant: str, spread: int, re
     if row.dedicated and spread > 1:
         raise Conflict("the tenant has a shard of its own. Unpin it first.", tenant=tenant)
     taken = dedicated_shards(rows)
-    free = [one for one in cluster.shards_in(tuple(regions)) if taken.get(one, tenant) == tenant]
+    free = [one for one in cluster.shards_in(tuple(regions), served) if taken.get(one, tenant) == tenant]
     if not 1 <= spread <= len(free):
         where = f" in {', '.join(regions)}" if regions else ""
         raise Invalid(
-            f"spread: must be between 1 and the number of shards{where} ({spread}, {len(free)}).", tenant=tenant
+            f"spread: must be between 1 and the number of available shards{where} ({spread}, {len(free)}).",
+            tenant=tenant,
         )
     kept = (row.shards or (row.shard,))[:spread]
     others = sorted(set(free) - set(kept), key=lambda shard: tenant_key(f"{tenant}#{shard}"))
@@ -99,7 +105,7 @@ def plan_unpin(rows: Placements, tenant: str) -> Placements:
 
 
 def plan_dedication(
-    cluster: Cluster, rows: Placements, tenant: str, shard: int | None, regions: Sequence[str]
+    cluster: Cluster, rows: Placements, tenant: str, shard: int | None, regions: Sequence[str], served: Container[str]
 ) -> Placements:
     """Return the plan that gives a tenant a shard of its own: the named one, or the one from which the fewest others move.
 
@@ -120,19 +126,21 @@ def plan_dedication(
     fixed = {name for name, row in rows.items() if row.pinned or len(row.parts) > 1}
     allowed = [
         number
-        for number in ([shard] if shard is not None else cluster.shards_in(tuple(regions)))
+        for number in ([shard] if shard is not None else cluster.shards_in(tuple(regions), served))
         if number != HOME and number not in taken and fixed.isdisjoint(others.get(number, ()))
     ]
     if not allowed:
-        where = f"shard {shard}" if shard is not None else "every shard in its regions"
+        where = f"shard {shard}" if shard is not None else "every available shard in its regions"
         raise Conflict(f"{where} holds pinned or spread tenants, or belongs to another tenant.", tenant=tenant)
     here = current_shard(rows[tenant])
     chosen = min(allowed, key=lambda number: (len(others.get(number, ())), number != here, number))
     plan = {tenant: _placed(rows[tenant], chosen, dedicated=True)}
     for name in sorted(others.get(chosen, ())):
-        free = [one for one in cluster.shards_in(rows[name].regions) if one != chosen and one not in taken]
+        free = [one for one in cluster.shards_in(rows[name].regions, served) if one != chosen and one not in taken]
         if not free:
-            raise Conflict(f"tenant {name} is on shard {chosen}, and no other shard is in its regions.", tenant=tenant)
+            raise Conflict(
+                f"tenant {name} is on shard {chosen}, and no other shard in its regions is available.", tenant=tenant
+            )
         target = free[jump_hash(tenant_key(name), len(free))]
         plan[name] = msgspec.structs.replace(rows[name], moving_to=target if target != rows[name].shard else None)
     return plan

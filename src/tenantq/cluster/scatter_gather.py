@@ -236,9 +236,16 @@ class ScatterGather(OtherShards):
         found = (own, *(await self._all("legal_holds.first_held_local", self.number)).values())
         return min((one for one in found if one is not None), default=None)
 
-    async def ask_all(self, path: str, *arguments: Any) -> list[Any]:
-        """Return what a method of the other shards returns. Raises an error if a shard does not answer."""
-        return list((await self._all(path, *arguments)).values())
+    async def ask(self, path: str, *arguments: Any, shards: Iterable[int] | None = None) -> dict[int, Any]:
+        """Return what a method of all other shards returns, or of those of ``shards`` that exist.
+
+        Raises an error if a shard does not answer.
+        """
+        if shards is None:
+            return await self._all(path, *arguments)
+        known = [shard for shard in shards if shard < len(self._directory.topology.shards)]
+        found = await asyncio.gather(*(self._calls.query(shard, path, *arguments) for shard in known))
+        return dict(zip(known, found, strict=True))
 
     async def at_owner(self, tenant: str, path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
         """Call a method on the shard of a tenant. Raises NotFound if no shard has it."""

@@ -140,9 +140,7 @@ class TenantPlacements:
         """
         allowed, cluster = tuple(regions), self.cluster
         taken = dedicated_shards(self._marked_rows())
-        in_regions = [
-            one for one in cluster.shards_in(allowed) if cluster.region_of(one) in served or not cluster.regions
-        ]
+        in_regions = cluster.shards_in(allowed, served)
         if not in_regions and cluster.shards_in(allowed):
             names = ", ".join(allowed) or ", ".join(cluster.regions)
             raise Conflict(f"regions: no server of region {names} is running. Start one first.", tenant=tenant)

@@ -29,6 +29,7 @@ from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.placement import GROUP_SEPARATOR, split_unit
+from tenantq.engine.catalog import MovedRow, decode_tenant
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.move import (
     ActivateTenant,
@@ -255,7 +256,7 @@ class TenantMoves:
             try:
                 await self._placements.refresh()
                 if self._placements.row(split_unit(name)[0]) is None:
-                    await self._place_again(name, moved.id)
+                    await self._place_again(name, moved)
                 row, shard = self._placements.row(name), self._placements.shard_of(name)
                 if shard != self._number:
                     if shard == moved.target:
@@ -275,12 +276,13 @@ class TenantMoves:
                 await asyncio.sleep(RETRY_S / 10)
             moved = self._shard.state.catalog.moved.get(name)
 
-    async def _place_again(self, name: str, id: int) -> None:
+    async def _place_again(self, name: str, moved: MovedRow) -> None:
         """Write the directory row of a fenced tenant that has none, unless it was deleted.
 
         Raises an error if this is not known: because of a lost row, no shard deletes what may be the only copy.
         """
         tenant, group = split_unit(name)
+        id = moved.id
         if group:
             if id in self._shard.state.catalog.tenants_by_id:
                 raise Unavailable("the directory has no row of the tenant", tenant=tenant)
@@ -292,7 +294,7 @@ class TenantMoves:
         if "erased" not in fates.values():
             shard = next((one for one, fate in fates.items() if fate == "served"), self._number)
             log.warning("tenant %s: the directory has lost its row; it is on shard %d", name, shard)
-            await self._placements.put(name, shard)
+            await self._placements.put(name, shard, decode_tenant(moved.row).config.regions)
 
     async def _erase(self, name: str, id: int) -> None:
         """Remove the deleted rows from the files of the store, if it allows that."""

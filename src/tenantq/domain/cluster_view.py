@@ -1,6 +1,6 @@
 """A cluster as the store describes it: its members, its shards, and the member that each shard is assigned to."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -60,9 +60,17 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """Return the region of a shard; empty: any."""
         return self.regions[shard % len(self.regions)] if self.regions else ""
 
-    def shards_in(self, regions: tuple[str, ...]) -> list[int]:
-        """Return the shards in the allowed regions; without allowed regions, all shards."""
-        return [shard for shard in range(self.shards) if not regions or self.region_of(shard) in regions]
+    def shards_in(self, regions: tuple[str, ...], served: Container[str] | None = None) -> list[int]:
+        """Return the shards in the allowed regions; without allowed regions, all shards.
+
+        With ``served``, the regions that have servers, without the shards that no server can own.
+        """
+        names = [(shard, self.region_of(shard)) for shard in range(self.shards)]
+        return [
+            shard
+            for shard, region in names
+            if (not regions or region in regions) and (not region or served is None or region in served)
+        ]
 
 
 class Heartbeats(msgspec.Struct, frozen=True, kw_only=True):

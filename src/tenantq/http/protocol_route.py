@@ -1,4 +1,8 @@
-"""Routes of other protocols over HTTP. Handlers get all headers and the raw body, and encode all replies themselves."""
+"""Routes of other protocols over HTTP. Handlers get all headers and the raw body, and encode all replies themselves.
+
+They have no action, so the listener refuses none of their requests early: the caller is known only once the signature has been
+checked, and it covers the body.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Never

@@ -69,7 +69,7 @@ class Compliance:
         caller = await self._admission.admit_platform(call, "audit_platform")
         self._admission.notes.note_view(caller, "", "audit_platform", "compliance")
         own = await self.list_local()
-        others = await self._other_shards.ask_all("compliance.list_local")
+        others = (await self._other_shards.ask("compliance.list_local")).values()
         return self._reply("", merged(own, *others) if others else own)
 
     async def tenant(self, call: Call, tenant: str | None) -> ComplianceReply:

@@ -7,14 +7,17 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pytest
 
 from tenantq.cluster.node import ClusterNode
+from tenantq.cluster.supervision import initial_directory
 from tenantq.cluster.supervision.initial_directory import build_directory, placements_of
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
+from tenantq.domain.config import TenantConfig
 from tenantq.domain.placement import spread_shard
-from tenantq.engine.catalog import MovedRow
+from tenantq.engine.catalog import MovedRow, TenantRow
 from tenantq.engine.part_state import PartState
 from tenantq.errors import StoreFailed
 from tenantq.store.placement_file import PlacementFile
@@ -49,9 +52,10 @@ def test_of_two_tenants_of_one_name_the_lower_shards_is_served(caplog: pytest.Lo
 
 def test_a_fenced_tenant_belongs_to_its_source_until_the_target_serves_it() -> None:
     """A killed process may have left it in neither catalog. A tenant that has left is nowhere else."""
-    fenced, left = MovedRow(7, 1, b"row"), MovedRow(8, 1)
+    row = msgspec.msgpack.encode(TenantRow("fenced", TenantConfig(regions=("eu",)), 1))
+    fenced, left = MovedRow(7, 1, row), MovedRow(8, 1)
     source, target = _catalog(fenced=fenced, left=left), _catalog()
-    assert placements_of({0: source, 1: target}) == {"fenced": TenantPlacement(shard=0)}
+    assert placements_of({0: source, 1: target}) == {"fenced": TenantPlacement(shard=0, regions=("eu",))}
     serving = _catalog(_tenant("fenced", 7))
     assert placements_of({0: source, 1: serving}) == {"fenced": TenantPlacement(shard=1, regions=("eu",))}
 
@@ -83,6 +87,20 @@ def test_queues_of_a_spread_tenant_are_found_where_they_are() -> None:
         "wide": TenantPlacement(shard=0, shards=shards, leaving=(2,), regions=("eu",)),
         f"wide/{here[1]}": TenantPlacement(shard=1, moving_to=0),
     }
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_rebuilt_directory_has_no_pins_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shards: int
+) -> None:
+    """Not if the server had one shard until now, and only once."""
+    catalogs = {number: _catalog(_tenant(f"tenant-{number}", number)) for number in range(shards)}
+    monkeypatch.setattr(initial_directory, "_catalogs", lambda *_: catalogs)
+    for _ in range(2):
+        build_directory(tmp_path, 2)
+    logged = [record for record in caplog.records if "No tenant is pinned" in record.message]
+    assert [record.levelname for record in logged] == (["WARNING"] if shards > 1 else [])
+    assert all("topology dedicate" in record.message for record in logged)
 
 
 def test_a_starting_server_allows_moves_again(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.placement import split_unit, spread_shard, unit_name
-from tenantq.engine.catalog import Catalog
+from tenantq.engine.catalog import Catalog, decode_tenant
 from tenantq.engine.queue_state import TenantState
 from tenantq.errors import StoreFormat
 from tenantq.store.placement_file import PlacementFile
@@ -23,7 +23,14 @@ def build_directory(home: Path, count: int) -> None:
     try:
         stored.release_all_moves()
         if stored.is_new():
-            stored.fill(placements_of(_catalogs(home, count)))
+            catalogs = _catalogs(home, count)
+            stored.fill(placements_of(catalogs))
+            if len(catalogs) > 1:  # with one shard, no tenant was placed by an operator
+                log.warning(
+                    "%s was missing, and was built from the shards. No tenant is pinned or has a dedicated shard any more."
+                    " Set that again with 'tenantq topology pin' and 'tenantq topology dedicate'.",
+                    stored.path,
+                )
     finally:
         stored.close()
 
@@ -61,8 +68,11 @@ def placements_of(catalogs: Mapping[int, Catalog]) -> dict[str, TenantPlacement]
     for number, catalog in catalogs.items():
         for name, moved in catalog.moved.items():
             if moved.row and not (split_unit(name)[1] and _is_served(catalogs, name)):  # the move was not decided
-                moving_to = moved.target if split_unit(name)[1] else None  # else the group would stay where it is
-                rows.setdefault(name, TenantPlacement(shard=number, moving_to=moving_to))
+                if split_unit(name)[1]:  # without a move the group would stay where it is
+                    row = TenantPlacement(shard=number, moving_to=moved.target)
+                else:
+                    row = TenantPlacement(shard=number, regions=decode_tenant(moved.row).config.regions)
+                rows.setdefault(name, row)
     if twice:
         log.error(
             "two shards have tenants of the same name; only those on the lower shard are served: %s",
