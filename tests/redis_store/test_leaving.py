@@ -18,7 +18,9 @@ LEASE_MS = 60_000
 ASSIGNER = "t:{fleet}:assigner"
 
 
-def test_a_leaving_member_keeps_the_lease_of_another(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaving_member_keeps_the_lease_of_another(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own lease may expire between any two of its requests, and another member takes it."""
     registry = RedisRegistry(parse_address(redis_server.url), RedisSettings(name="fleet"), "os")
     registry.create(None, ())
