@@ -14,7 +14,7 @@ from bench import (
     cycles,
     fairness,
     gates,
-    heavy,
+    heavy_requests,
     neighbour,
     pipeline,
     remote_stores,
@@ -43,7 +43,7 @@ SECTIONS = {
     "rpc": rpc.run,
     "shards": shards.run,
     "neighbour": neighbour.run,
-    "heavy": heavy.run,
+    "heavy": heavy_requests.run,
     "pipeline": pipeline.run,
 }
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from bench.bare import bare_us
+from bench.raw_store import bare_us
 from bench.table import Table, percentile
 from tenantq.domain.message import NewMessage
 from tests.verbs import Shard

@@ -45,7 +45,7 @@ class FifoLines(FairLines):
     def next_line(self) -> TenantLine:
         return TenantLine()  # no tenant has had a turn before
 
-    def take_turn(self, budget: float, *, whole: bool = True) -> list[Any]:  # noqa: ARG002  # it is always whole
+    def take_turn(self, budget: float, *, may_use_all: bool = True) -> list[Any]:  # noqa: ARG002  # it always may
         turn: list[Any] = []
         while self.waiting and (not turn or budget > 0):
             turn.append(self.waiting.popleft())

@@ -38,7 +38,7 @@ class _Report(msgspec.Struct):
     quarantined: dict[str, int]
 
 
-class _Whole(msgspec.Struct):
+class _LayersRun(msgspec.Struct):
     """One run through all layers, and another one with nothing new."""
 
     plan: Plan
@@ -62,7 +62,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         "Python MB", "lake MB", "files",
     )  # fmt: skip
     comparison = comparison_table()
-    runs: list[_Whole] = []
+    runs: list[_LayersRun] = []
     small = _through_all_layers(directory / "small", Plan(rows=_SMALL))
     _add(table, f"{small.report.rows:,}", small)
     for size in _SIZES[: 1 if quick else None]:
@@ -92,7 +92,7 @@ async def run(directory: Path, *, quick: bool) -> None:
     comparison.show()
 
 
-def _through_all_layers(place: Path, plan: Plan) -> _Whole:
+def _through_all_layers(place: Path, plan: Plan) -> _LayersRun:
     started = time.perf_counter()
     made = make_journal(place / "journal", plan)
     spent = time.perf_counter() - started
@@ -109,21 +109,21 @@ def _through_all_layers(place: Path, plan: Plan) -> _Whole:
     if unchanged.rows or unchanged.accepted:
         raise SystemExit(f"nothing is new, but the second run reports {unchanged}")
     sizes = [file.stat().st_size for file in (place / "lake").rglob("*.parquet")]
-    whole = _Whole(plan, made, spent, report, ran, again, sum(sizes), len(sizes))
+    layers = _LayersRun(plan, made, spent, report, ran, again, sum(sizes), len(sizes))
     print(
         f"{made.rows:,} rows written in {spent:.0f} s, processed through all layers in {ran.seconds:.1f} s, "
         f"again with nothing new in {again.seconds:.1f} s",
         flush=True,
     )
-    return whole
+    return layers
 
 
-def _add(table: Table, name: str, whole: _Whole) -> None:
-    most = "-" if whole.plan.giant else _SECONDS.get(whole.plan.rows, "-")
+def _add(table: Table, name: str, layers: _LayersRun) -> None:
+    most = "-" if layers.plan.giant else _SECONDS.get(layers.plan.rows, "-")
     table.row(
-        name, f"{whole.made_s:.0f}", f"{whole.made.bytes / 1e6:,.0f}", f"{whole.ran.seconds:.1f}", most,
-        f"{whole.again.seconds:.1f}", f"{whole.ran.cpu_s:.1f}", f"{whole.report.rows / whole.ran.seconds:,.0f}", f"{whole.us_per_row:.1f}", f"{whole.ran.java_mb:,.0f}",
-        f"{whole.ran.python_mb:,.0f}", f"{whole.written / 1e6:,.0f}", whole.files,
+        name, f"{layers.made_s:.0f}", f"{layers.made.bytes / 1e6:,.0f}", f"{layers.ran.seconds:.1f}", most,
+        f"{layers.again.seconds:.1f}", f"{layers.ran.cpu_s:.1f}", f"{layers.report.rows / layers.ran.seconds:,.0f}", f"{layers.us_per_row:.1f}", f"{layers.ran.java_mb:,.0f}",
+        f"{layers.ran.python_mb:,.0f}", f"{layers.written / 1e6:,.0f}", layers.files,
     )  # fmt: skip
 
 
@@ -140,11 +140,11 @@ def compare(comparison: Table, place: Path) -> None:
     journal, tables = place / "journal", place / "tables"
     ran = run_sampled([sys.executable, "-m", "bench.two_tables", str(journal), str(tables), MEMORY], {})
     stages = msgspec.json.decode(ran.output.splitlines()[-1], type=dict[str, float])
-    whole = sum(stages.values())
-    spark = whole - stages[START]
+    total_s = sum(stages.values())
+    spark = total_s - stages[START]
     duck, rows, differing = by_duckdb(journal, tables)
     comparison.row(
-        place.name, f"{spark:.1f}", f"{whole:.1f}", f"{duck:.1f}", f"{spark / duck:.2f}", f"{whole / duck:.2f}",
+        place.name, f"{spark:.1f}", f"{total_s:.1f}", f"{duck:.1f}", f"{spark / duck:.2f}", f"{total_s / duck:.2f}",
         _RATIOS.get(int(place.name), "-"), f"{rows:,}", differing,
         ", ".join(f"{name} {seconds}" for name, seconds in stages.items()),
     )  # fmt: skip

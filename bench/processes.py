@@ -26,7 +26,7 @@ class RunningServer(NamedTuple):
     url: str
     rpc_port: int | None  # for Cap'n Proto, where it listens for that
     pid: int
-    turns: Path  # where a server under bench.monitored writes its longest turn
+    turns: Path  # where a server under bench.loop_monitor writes its longest turn
 
     def reset_monitor(self) -> None:
         """Forget the longest turn so far."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bench.table import Table
 from tenantq.http import HttpListener
+from tenantq.http.request import Request
 from tenantq.http.request_head import HeadCache
 from tenantq.http.request_parser import RequestParser
 
@@ -39,9 +40,9 @@ async def run(directory: Path, *, quick: bool) -> None:  # noqa: ARG001  # all s
     times = 2_000 if quick else 20_000
     table = Table("heads", "us/request")
     for name, cache in (("cached", HeadCache()), ("parsed", _NoCache())):
-        listener = HttpListener(cast("Any", _NoService()))
-        listener.heads = cache
-        parser = RequestParser(listener, listener.release, connection=None, remote="127.0.0.1", certificate=None)
+        context = HttpListener(cast("Any", _NoService())).context
+        context.heads = cache
+        parser = RequestParser(context, Request.release, remote="127.0.0.1", certificate=None)
         best = float("inf")
         for _ in range(_REPEATS):
             started = time.thread_time()

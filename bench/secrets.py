@@ -39,7 +39,7 @@ async def _two_tenants(path: Path) -> AsyncIterator[tuple[Service, dict[str, Cal
     """Yield a service with an unencrypted and an encrypted tenant, and a caller of each."""
     async with open_service(path) as (service, admin):
         calls = {}
-        for name, enabled in (("plain", False), ("sealed", True)):
+        for name, enabled in (("plain", False), ("encrypted", True)):
             await service.tenants.put(admin, name, {"encryption": {"enabled": enabled}})
             key = await service.access.create_key(admin, name, "bench", Grant(role="tenant-admin"))
             calls[name] = Call(bearer=key.token, remote="127.0.0.1", request_id="r")
@@ -116,7 +116,7 @@ async def run(directory: Path, *, quick: bool) -> None:
                 return await _timed(service, calls["plain"], callers, times)
 
             async def encrypted(callers: int = callers, times: int = times) -> float:
-                return await _timed(service, calls["sealed"], callers, times)
+                return await _timed(service, calls["encrypted"], callers, times)
 
             async def unjournaled(callers: int = callers, times: int = times) -> float:
                 with no_journal():

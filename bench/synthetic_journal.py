@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tenantq.journal.export_target import DirectoryTarget
-from tenantq.journal.manifest import Head, Manifest, segment_name
+from tenantq.journal.manifest import ExportHead, Manifest, segment_name
 from tenantq.journal.record import GENESIS, JournalEntry, Record, encode_record
 from tenantq.journal.segment import SCHEMA, to_parquet
 from tenantq.journal.signing import SigningKey
@@ -282,7 +282,7 @@ class _Writer:
 
     def finish(self) -> WrittenJournal:
         """Write the head and return the totals."""
-        head = Head(shard=self._shard, last_seq=self._seq, last_link=self._link.hex(), key_id=self._key.public.id)
+        head = ExportHead(shard=self._shard, last_seq=self._seq, last_link=self._link.hex(), key_id=self._key.public.id)
         head = msgspec.structs.replace(head, signature=self._key.sign(head.signed_text()))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
         return WrittenJournal(self._rows, self._seq, self._segments, self._bytes)

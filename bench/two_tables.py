@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, Sender, SentRows
 from tenantq.pipeline.bronze.row_summary import RESET_COLUMNS, resets_of
-from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import QUEUE_HOURS, QUEUE_RESETS
 from tenantq.pipeline.session import open_session
 from tenantq.pipeline.silver.message_lives import message_lives
-from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.queue_hours import QUEUE_HOURS, queue_hours
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,9 @@ def by_spark(journal: Path, into: Path, memory: str) -> dict[str, float]:
         files = sorted(journal.glob("date=*/*/*/*.parquet"))
         rows = FileRows(spark, files)
         sent = SentRows(rows, Sender((*RESET_COLUMNS, "outcome"), _send_resets))
-        resets = Exchange(spark, [sent], 1, lambda _, found: pa.concat_tables(found[0]), QUEUE_RESETS).frame().toArrow()
+        resets = (
+            ArrowShuffle(spark, [sent], 1, lambda _, found: pa.concat_tables(found[0]), QUEUE_RESETS).frame().toArrow()
+        )
         resets = spark.createDataFrame(resets, QUEUE_RESETS)
     with stages.timed("message_lives"):
         lives_at = into / "message_lives"

@@ -59,7 +59,7 @@ async def pause_queue(shard: Shard, tenant: str, name: str, caller: Caller = LOC
     await shard.submit(PauseQueue(shard.tenant(tenant), caller, name))
 
 
-async def resume_queue(shard: Shard, tenant: str, name: str, caller: Caller = LOCAL) -> None:
+async def unpause_queue(shard: Shard, tenant: str, name: str, caller: Caller = LOCAL) -> None:
     """Deliver messages of a paused queue again."""
     await shard.submit(UnpauseQueue(shard.tenant(tenant), caller, name))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from tenantq.domain.message import LOCAL, Caller, Delivery, Outcome, Result
 from tenantq.engine.ops.remove import Remove
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release
-from tenantq.engine.polls import FleetPoll, Poll
+from tenantq.engine.polls import Poll
 from tenantq.engine.shard import Shard as EngineShard
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent
 
@@ -46,7 +46,7 @@ class Shard(EngineShard):
         allowed = frozenset(self.tenant(name).id for name in tenants) if tenants is not None else None
         platform = self.state.platform
         return await self.submit(
-            FleetPoll(platform, caller, queue, allowed, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
+            Poll(platform, caller, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, is_fleet=True, allowed=allowed)
         )
 
     async def ack(

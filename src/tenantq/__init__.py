@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tenantq.errors import Closed as Closed
     from tenantq.errors import Conflict as Conflict
     from tenantq.errors import ConnectionFailed as ConnectionFailed
+    from tenantq.errors import DecryptionFailed as DecryptionFailed
     from tenantq.errors import DiskFull as DiskFull
     from tenantq.errors import Draining as Draining
     from tenantq.errors import Erased as Erased
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from tenantq.errors import QuotaExceeded as QuotaExceeded
     from tenantq.errors import RateLimited as RateLimited
     from tenantq.errors import RowsDamaged as RowsDamaged
-    from tenantq.errors import SealBroken as SealBroken
     from tenantq.errors import ShardDown as ShardDown
     from tenantq.errors import SignatureRefused as SignatureRefused
     from tenantq.errors import StoreDamaged as StoreDamaged
@@ -74,10 +74,10 @@ _HOMES = {
     "tenantq.engine.ops.redrive": ("RedriveFilter",),
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
-        "BadAnswer", "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
+        "BadAnswer", "Busy", "Closed", "Conflict", "ConnectionFailed", "DecryptionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
         "Invalid", "JournalBehind", "KeyDisabled", "KeySuspended", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
         "NotFound",
-        "QueueDamaged", "QuotaExceeded", "RateLimited", "RowsDamaged", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
+        "QueueDamaged", "QuotaExceeded", "RateLimited", "RowsDamaged", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantMoved", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
         "WrongRegion",
     ),

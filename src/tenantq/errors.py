@@ -20,7 +20,7 @@
     ├── KmsError             key_refused       the key management service refuses a call
     │   ├── KmsDenied                          this server may not use the key
     │   └── KeyDisabled                        the key is disabled, deleted or does not exist
-    ├── SealBroken           seal_broken       encrypted bytes cannot be decrypted: changed, or moved here from another place
+    ├── DecryptionFailed     seal_broken       encrypted bytes cannot be decrypted: changed, or moved here from another place
     ├── Erased               erased            the tenant's data keys were destroyed
     ├── QueueDamaged         queue_damaged     stored rows of the queue cannot be read; other queues work
     ├── BadAnswer                              a client cannot read a reply
@@ -186,7 +186,7 @@ class KeyDisabled(KmsError):
     """The tenant's key is disabled, deleted or does not exist. Enable it, or rewrap to another key while it still works."""
 
 
-class SealBroken(TenantqError, code="seal_broken", status=500):
+class DecryptionFailed(TenantqError, code="seal_broken", status=500):
     """Encrypted bytes cannot be decrypted: they were changed, or moved here from another message, queue or tenant."""
 
 

@@ -190,7 +190,7 @@ class FakeServer:
         self._service = Service(self._shard, self._admission, clock, self._encryption, signing_key=key)
         await self._service.access.bootstrap(self.admin_token)
         self._listener = HttpListener(self._service, clock=clock)
-        self._service.metrics.include(self._listener.metrics)
+        self._service.metrics.include(self._listener.context.metrics)
 
     async def _close(self) -> None:
         await self._listener.close(grace_ms=0)
@@ -256,7 +256,7 @@ class FakeServer:
             self._reachable = True
 
     async def _break_connections(self) -> None:
-        for connection in list(self._listener.connections):
+        for connection in list(self._listener.context.connections):
             connection.abort()
 
     async def _connect(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
@@ -269,4 +269,4 @@ class FakeServer:
         return protocol
 
     async def _accept(self, far: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: HttpConnection(self._listener), far)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: HttpConnection(self._listener.context), far)

@@ -58,15 +58,15 @@ def _interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("libarrow")])
+@pytest.mark.parametrize("is_reached", [_has_loaded("libpython"), _has_loaded("libarrow")])
 def test_interrupt_while_the_segment_encoder_starts_is_a_clean_stop(
-    tmp_path: Path, moment: Callable[[int], bool]
+    tmp_path: Path, is_reached: Callable[[int], bool]
 ) -> None:
     """The export finishes, every lease is released, and only the last line is printed."""
     every = {"TENANTQ_EXPORT__EVERY_MS": "1500"}
     with _start_on_terminal("demo", "--data-dir", tmp_path, "--http", "127.0.0.1:0", **every) as process:
         read_until(process, "1s ")
-        children = _await_child(process, moment)
+        children = _await_child(process, is_reached)
         code, out, err = _interrupt(process)
     assert (code, err) == (0, "")
     assert re.search(r"^stopped: \d+ ready messages and 0 leases remain", out, re.MULTILINE)
@@ -74,11 +74,11 @@ def test_interrupt_while_the_segment_encoder_starts_is_a_clean_stop(
     assert call("doctor", "--data-dir", tmp_path).code == 0
 
 
-@pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])
-def test_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment: Callable[[int], bool]) -> None:
+@pytest.mark.parametrize("is_reached", [_has_loaded("libpython"), _has_loaded("rocksdict")])
+def test_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, is_reached: Callable[[int], bool]) -> None:
     """The supervisor stops the processes it started, and the data directory is usable."""
     with _start_on_terminal("serve", "--shards", 2, "--data-dir", tmp_path, "--http", "127.0.0.1:0") as process:
-        children = _await_child(process, moment)
+        children = _await_child(process, is_reached)
         code, _, err = _interrupt(process)
     assert code == 0, err
     assert "Traceback" not in err
@@ -86,11 +86,13 @@ def test_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment: Ca
     assert call("doctor", "--data-dir", tmp_path).code in {0, 6}  # 6: no shard had created its store yet
 
 
-@pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])
-def test_interrupt_while_a_local_bench_starts_removes_its_server(tmp_path: Path, moment: Callable[[int], bool]) -> None:
+@pytest.mark.parametrize("is_reached", [_has_loaded("libpython"), _has_loaded("rocksdict")])
+def test_interrupt_while_a_local_bench_starts_removes_its_server(
+    tmp_path: Path, is_reached: Callable[[int], bool]
+) -> None:
     """The exit code says that it was interrupted, and no process or file is left."""
     with _start_on_terminal("bench", "--local", "--case", "add", "--data-dir", tmp_path) as process:
-        children = _await_child(process, moment)
+        children = _await_child(process, is_reached)
         code, _, err = _interrupt(process)
     assert code == 128 + signal.SIGINT, err
     assert "Traceback" not in err

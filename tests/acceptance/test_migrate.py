@@ -13,7 +13,7 @@ from tenantq.errors import QuotaExceeded, Unavailable
 from tenantq.migration import Endpoint, Migration
 from tenantq.migration.move import LeasesLeft, NotSame
 from tenantq.migration.queue_transfer import TarReader
-from tenantq.migration.source import reopen_source
+from tenantq.migration.source import resume_source
 from tenantq.migration.target import empty_target
 from tenantq.runtime.clock import SystemClock
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, serving
@@ -369,7 +369,7 @@ def test_cutover_is_refused_if_the_sides_differ(pair: Pair) -> None:
     refused = pair.migrate("differs")
     assert (refused.code, "queue mail: messages 7 at the source, 6 at the target" in refused.err) == (7, True)
     assert pair.there.tenant("differs").get().status == "suspended"
-    reopen_source(Endpoint("source", pair.here, "differs"))  # as if the target was unreachable
+    resume_source(Endpoint("source", pair.here, "differs"))  # as if the target was unreachable
     (taken,) = tenant.queue("mail").poll()
     taken.ack()
     pair.move("differs")
@@ -473,4 +473,4 @@ def test_tar_is_parsed_from_chunks_of_any_size() -> None:
         for at in range(0, len(raw.getvalue()), step):
             files.feed(raw.getvalue()[at : at + step])
         assert found == [("tenant.json", 2), ("a/messages-000001.jsonl", 1_500), ("none", 0)]
-        assert files.whole
+        assert files.ended

@@ -30,7 +30,7 @@ def postgres() -> Iterator[PostgresServer]:
     server.stop()
 
 
-class Adding:
+class Producers:
     """Two threads that add messages while the block runs, and the IDs that were confirmed."""
 
     def __init__(self, server: ClusterProcess) -> None:
@@ -113,13 +113,13 @@ def test_nothing_confirmed_is_lost_when_a_standby_replaces_the_primary(tmp_path:
     server = ClusterProcess(tmp_path, "one", both)
     try:
         server.until("/readyz", 200)
-        with Adding(server) as adding, ThreadPoolExecutor(1) as thread:
-            adding.wait_for(100)
+        with Producers(server) as producers, ThreadPoolExecutor(1) as thread:
+            producers.wait_for(100)
             (receiver,) = standby.until("SELECT pid FROM pg_stat_wal_receiver")
             os.kill(receiver, signal.SIGSTOP)
             last = thread.submit(server.ask, f"{QUEUE}/messages", {"messages": [{"body": "last", "key": "last"}]})
             primary.until("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-            adding.over.set()
+            producers.over.set()
             assert not last.done()
             primary.crash()
             os.kill(receiver, signal.SIGCONT)
@@ -129,7 +129,7 @@ def test_nothing_confirmed_is_lost_when_a_standby_replaces_the_primary(tmp_path:
             status, first = last.result()
             assert status != 200 or first["messages"][0]["id"] == again["messages"][0]["id"]
         bodies = polled(server)
-        assert bodies.keys() >= set(adding.confirmed)
+        assert bodies.keys() >= set(producers.confirmed)
         assert list(bodies.values()).count("last") == 1
         assert server.end() == 0
         assert called(both, tmp_path / "one", "doctor")[1]["findings"] == []
@@ -146,15 +146,15 @@ def test_nothing_confirmed_is_lost_when_postgres_crashes_under_load(postgres: Po
     server = ClusterProcess(tmp_path, "one", postgres.url)
     try:
         server.until("/readyz", 200)
-        with Adding(server) as adding:
+        with Producers(server) as producers:
             for count in (50, 100):
-                adding.wait_for(count)
+                producers.wait_for(count)
                 postgres.crash()
                 postgres.start()
                 server.until("/readyz", 200)
                 server.until(f"{QUEUE}/messages", 200, {"messages": [{"body": "between"}]})
         server.until("/readyz", 200)
-        assert polled(server).keys() >= set(adding.confirmed)
+        assert polled(server).keys() >= set(producers.confirmed)
         assert server.end() == 0
     finally:
         server.process.kill()

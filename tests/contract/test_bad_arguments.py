@@ -11,7 +11,7 @@ from tenantq.domain.message import Caller, NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Closed, Invalid, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
-from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
+from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, tenants, unpause_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, wait_until_idle
 from tests.verbs import Shard
@@ -68,7 +68,7 @@ NAMES: dict[str, Call] = {
     "trace queue": lambda s, v: s.reads.trace(T, v, bytes(16)),
     "put_queue name": lambda s, v: put_queue(s, T, v),
     "pause_queue name": lambda s, v: pause_queue(s, T, v),
-    "resume_queue name": lambda s, v: resume_queue(s, T, v),
+    "resume_queue name": lambda s, v: unpause_queue(s, T, v),
     "delete_queue name": lambda s, v: delete_queue(s, T, v),
     "purge name": lambda s, v: purge(s, T, v),
     "redrive queue": lambda s, v: s.redrive(T, v),
@@ -88,7 +88,7 @@ NAMES: dict[str, Call] = {
     "trace tenant": lambda s, v: s.reads.trace(v, Q, bytes(16)),
     "put_queue tenant": lambda s, v: put_queue(s, v, Q),
     "pause_queue tenant": lambda s, v: pause_queue(s, v, Q),
-    "resume_queue tenant": lambda s, v: resume_queue(s, v, Q),
+    "resume_queue tenant": lambda s, v: unpause_queue(s, v, Q),
     "delete_queue tenant": lambda s, v: delete_queue(s, v, Q),
     "purge tenant": lambda s, v: purge(s, v, Q),
     "redrive tenant": lambda s, v: s.redrive(v, Q),
@@ -222,7 +222,7 @@ BY_CALLER: dict[str, Call] = {
     "delete_tenant": lambda s, c: s.erasure.delete_tenant("acme", caller=c),
     "put_queue": lambda s, c: put_queue(s, T, "other", c),
     "pause_queue": lambda s, c: pause_queue(s, T, Q, c),
-    "resume_queue": lambda s, c: resume_queue(s, T, Q, c),
+    "resume_queue": lambda s, c: unpause_queue(s, T, Q, c),
     "delete_queue": lambda s, c: delete_queue(s, T, Q, caller=c),
     "purge": lambda s, c: purge(s, T, Q, caller=c),
     "redrive": lambda s, c: s.redrive(T, Q, caller=c),

@@ -8,7 +8,7 @@ from tenantq.domain.message import Caller, Result
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, Record, decode_record, rows
 from tenantq.runtime.clock import ManualClock
-from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, resume_queue
+from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, unpause_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
@@ -54,7 +54,7 @@ async def test_every_change_has_a_row_with_its_caller(shard: Shard, clock: Manua
     await finished(shard, await shard.redrive("acme", Q, caller=WHO))
     await shard.remove("acme", Q, [b.id], WHO)
     await pause_queue(shard, "acme", Q, WHO)
-    await resume_queue(shard, "acme", Q, WHO)
+    await unpause_queue(shard, "acme", Q, WHO)
     await purge(shard, "acme", Q, reason="empty it", caller=WHO)
     await delete_queue(shard, "acme", Q, reason="no use", caller=WHO)
     await wait_until_idle(shard)

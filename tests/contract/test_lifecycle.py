@@ -11,7 +11,7 @@ from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, NotFound, StoreFailed, StoreLocked
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
-from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
+from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, tenants, unpause_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
@@ -57,7 +57,7 @@ async def test_51_a_draining_queue_refuses_adds_and_polls_while_leases_settle(sh
     for call in (shard.add(T, Q, [message()]), shard.poll(T, Q), put_queue(shard, T, Q, lease_ms=1)):
         with pytest.raises(Draining):
             await call
-    for change in (pause_queue(shard, T, Q), resume_queue(shard, T, Q)):
+    for change in (pause_queue(shard, T, Q), unpause_queue(shard, T, Q)):
         with pytest.raises(Draining):
             await change
     assert (await shard.extend(T, Q, [receipt], lease_ms=9_000))[0].ok
@@ -170,7 +170,7 @@ async def test_paused_queue_accepts_messages_and_delivers_none(open_shard: OpenS
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await wait_until_idle(shard)
     assert not waiting.done()
-    await resume_queue(shard, T, Q)
+    await unpause_queue(shard, T, Q)
     assert [one.body for one in await waiting] == [b"b"]
 
 
@@ -181,7 +181,7 @@ async def test_resuming_a_queue_wakes_a_waiting_fleet_poll(shard: Shard) -> None
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=10_000))
     await wait_until_idle(shard)
     assert not waiting.done()
-    await resume_queue(shard, T, Q)
+    await unpause_queue(shard, T, Q)
     assert len(await waiting) == 1
 
 

@@ -217,13 +217,14 @@ class Chaos:
         await self._drain(2)
 
     async def _drain(self, count: int) -> None:
-        """Drain members at the same time, and let them have shards again when they have none."""
+        """Drain members at once or shortly after each other, and let them have shards again when they have none."""
         found = await self.cluster()
         if found is None:
             return
         members = self.rng.sample(sorted(one.id for one in found.members), count)
         platform = self.clients[0].platform()
-        await asyncio.gather(*(platform.drain_member(member) for member in members))
+        pause_s = self.rng.choice((0.0, 0.2, 0.4))  # shards are on their way to those that follow
+        await asyncio.gather(*(self._drain_later(member, number * pause_s) for number, member in enumerate(members)))
         ends = time.monotonic() + 30
         while any(one.owner in members for one in found.shards) and time.monotonic() < ends:
             await asyncio.sleep(0.1)
@@ -233,6 +234,10 @@ class Chaos:
         for member in members:
             with contextlib.suppress(NotFound):
                 await platform.drain_member(member, drain=False)
+
+    async def _drain_later(self, member: str, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        await self.clients[0].platform().drain_member(member)
 
     async def _kill_all(self) -> None:
         for server in self.servers:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tenantq.cli.main import main
-from tenantq.cluster import tenant_moves
+from tenantq.cluster.row_transfer import RowTransfer
 from tenantq.cluster.tenant_directory import TenantPlacements
 
 STEPS = ("fenced", "caught up", "switched")
@@ -26,7 +26,7 @@ def kill_after(step_file: Path) -> None:
             step_file.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    transfer: Any = tenant_moves._RowTransfer
+    transfer: Any = RowTransfer
     placements: Any = TenantPlacements
     finish, replace = transfer.finish, placements.replace
 

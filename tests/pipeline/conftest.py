@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.signing import SigningKey
-from tenantq.pipeline.exchange import Exchange, FileRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.reduction import Reduce
@@ -90,7 +90,7 @@ class WatchedLake(Lake):
 
     def stage(
         self,
-        rows: DataFrame | Exchange,
+        rows: DataFrame | ArrowShuffle,
         table: str,
         covers: Callable[[str], bool] = lambda _: True,
         pieces: Pieces | None = None,
@@ -99,7 +99,7 @@ class WatchedLake(Lake):
         reductions: Mapping[str, Reduce] = MappingProxyType({}),
     ) -> None:
         """Record the files that the rows come from, then stage them."""
-        if isinstance(rows, Exchange):
+        if isinstance(rows, ArrowShuffle):
             sources = [one.rows for one in rows.inputs]
             files = [file for one in sources for file in (one.files if isinstance(one, FileRows) else one.inputFiles())]
         else:

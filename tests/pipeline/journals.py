@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tenantq.journal.manifest import Head, Manifest, segment_name
+from tenantq.journal.manifest import ExportHead, Manifest, segment_name
 from tenantq.journal.record import GENESIS, JournalEntry, Record, encode_record
 from tenantq.journal.segment import encode
 
@@ -87,7 +87,7 @@ class JournalWriter:
         """Store a segment, its manifest and the head."""
         self.target.write(manifest.file, data)
         self.target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
-        head = Head(shard=self.shard, last_seq=manifest.last_seq, last_link=manifest.last_link)
+        head = ExportHead(shard=self.shard, last_seq=manifest.last_seq, last_link=manifest.last_link)
         self.target.write(head.name, msgspec.json.encode(head, order="sorted"))
 
 

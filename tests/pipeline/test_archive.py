@@ -10,8 +10,7 @@ from tenantq.errors import Invalid, NotFound, StoreDamaged
 from tenantq.pipeline.explanation import explain
 from tenantq.pipeline.lake.archive import archive, bring_back, deleted_dates, restore
 from tenantq.pipeline.lake.retention import Retention, RetentionRule, check_retention, load_retention
-from tenantq.pipeline.schemas import TENANT_CHANGES
-from tenantq.pipeline.silver.tenant_changes import PLACED
+from tenantq.pipeline.silver.tenant_changes import PLACED, TENANT_CHANGES
 from tests.pipeline.conftest import digests
 from tests.pipeline.journals import DAY, START
 from tests.pipeline.test_lake import Killed

@@ -150,8 +150,8 @@ def test_a_report_reports_a_dead_java_process_in_one_line(
     """As when memory runs out: with its own exit code and no partial page."""
     given = ("--lake", processed.lake.path, "--out", tmp_path / "pages", "--master", "local[2]")
     with begin("report", *given, **small) as process:
-        until(lambda: _at_work(process.pid), process)
-        os.kill(_at_work(process.pid)[0], signal.SIGKILL)
+        until(lambda: _busy_spark(process.pid), process)
+        os.kill(_busy_spark(process.pid)[0], signal.SIGKILL)
         output, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (6, "")
     assert complaints.startswith("tenantq: Java ended unexpectedly. The tables are unchanged. It was killed")
@@ -159,7 +159,7 @@ def test_a_report_reports_a_dead_java_process_in_one_line(
     assert not list(tmp_path.glob("pages/.*"))
 
 
-def _at_work(pid: int) -> list[int]:
+def _busy_spark(pid: int) -> list[int]:
     """Return a child process that is Spark's Java, once it runs tasks."""
     try:
         children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

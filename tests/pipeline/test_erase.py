@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
+from tenantq.pipeline.gold.anomalies import ANOMALIES
 from tenantq.pipeline.lake.archive import archive, restore
 from tenantq.pipeline.lake.erasure import check_certificates, erase
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import ANOMALIES, PLACES_DAILY, TENANT_CHANGES
-from tenantq.pipeline.silver.tenant_changes import PLACED
+from tenantq.pipeline.silver.places_daily import PLACES_DAILY
+from tenantq.pipeline.silver.tenant_changes import PLACED, TENANT_CHANGES
 from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.test_archive import DAY_OLD, THIRD_DAY
 from tests.pipeline.test_lake import Killed

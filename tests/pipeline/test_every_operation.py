@@ -21,9 +21,9 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import waiting_key
+from tests.contract.export_import.archive import import_export, written
 from tests.contract.gates.harness import suspension
 from tests.contract.gates.service_calls import SERVICE_CALLS
-from tests.contract.moving.archive import import_export, written
 from tests.shards import message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def administer(server: Server) -> None:
     await service.messages.add(CALL, "sealed", "work", [message("sealed")])
     await service.encryption.rewrap(CALL, "sealed")
     await service.queues.suspend(CALL, "acme", "purged", REASON)
-    await service.queues.unsuspend(CALL, "acme", "purged")
+    await service.queues.resume(CALL, "acme", "purged")
     made = await service.access.create_key(CALL, "acme", "a key", Grant(role="operator"))
     await service.queues.list(Call(bearer=made.token, remote="10.0.0.1"), None)
     request = SignupRequest(tenant="newcomer", contact="ann")

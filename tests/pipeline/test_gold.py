@@ -14,28 +14,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
-from tenantq.pipeline.gold.anomalies import alerts, denial_bursts, new_places, probing, unusual_volume
+from tenantq.pipeline.bronze.quarantine import QUARANTINE
+from tenantq.pipeline.bronze.segments import SEGMENTS
+from tenantq.pipeline.gold.anomalies import ANOMALIES, alerts, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import ACTIVITIES, compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import ACTIVITIES as SOC2_ACTIVITIES
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
 from tenantq.pipeline.gold.slo_daily import Objective, slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
-from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import (
-    ANOMALIES,
-    MESSAGE_LIVES,
-    OPS_DAILY,
-    QUARANTINE,
-    QUEUE_RESETS,
-    SEGMENTS,
-    TENANT_CHANGES,
-    USAGE_HOURLY,
-)
-from tenantq.pipeline.silver.message_lives import message_lives
-from tenantq.pipeline.silver.ops_daily import ops_daily
+from tenantq.pipeline.gold.usage_hourly import USAGE_HOURLY, usage_hourly
+from tenantq.pipeline.silver.message_lives import MESSAGE_LIVES, message_lives
+from tenantq.pipeline.silver.ops_daily import OPS_DAILY, ops_daily
 from tenantq.pipeline.silver.places_daily import places_daily
 from tenantq.pipeline.silver.queue_hours import queue_hours
-from tenantq.pipeline.silver.queue_resets import queue_resets
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS, queue_resets
+from tenantq.pipeline.silver.tenant_changes import TENANT_CHANGES
 from tests.pipeline.journals import DAY, HOUR, MINUTE, START, message_id
 from tests.pipeline.test_golden import frame, nothing, row
 

@@ -11,28 +11,20 @@ from pyspark.testing import assertDataFrameEqual
 
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.journal.segment import ROW_COLUMNS
-from tenantq.pipeline.bronze.quarantine import row_faults
-from tenantq.pipeline.bronze.rows import RowRules, valid_rows
+from tenantq.pipeline.bronze.quarantine import QUARANTINE, row_faults
+from tenantq.pipeline.bronze.rows import BRONZE, RowRules, valid_rows
+from tenantq.pipeline.bronze.segments import SEGMENTS
 from tenantq.pipeline.gold.anomalies import anomalies, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
 from tenantq.pipeline.gold.slo_daily import slo_daily
-from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import (
-    BRONZE,
-    JOURNAL,
-    MESSAGE_LIVES,
-    PLACES_DAILY,
-    QUARANTINE,
-    QUEUE_HOURS,
-    QUEUE_RESETS,
-    SEGMENTS,
-    USAGE_HOURLY,
-)
-from tenantq.pipeline.silver.message_lives import message_lives
+from tenantq.pipeline.gold.usage_hourly import USAGE_HOURLY, usage_hourly
+from tenantq.pipeline.schemas import JOURNAL
+from tenantq.pipeline.silver.message_lives import MESSAGE_LIVES, message_lives
 from tenantq.pipeline.silver.ops_daily import ops_daily
-from tenantq.pipeline.silver.places_daily import places_daily
-from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.places_daily import PLACES_DAILY, places_daily
+from tenantq.pipeline.silver.queue_hours import QUEUE_HOURS, queue_hours
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS
 from tests.pipeline.conftest import NOW
 from tests.pipeline.journals import DAY, HOUR, MINUTE, START, message_id
 

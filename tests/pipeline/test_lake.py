@@ -22,12 +22,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.pipeline.bronze.segments import SEGMENTS
 from tenantq.pipeline.lake.delta_tables import DeltaTables
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import VersionSet
-from tenantq.pipeline.schemas import OPS_DAILY, SEGMENTS, TENANT_CHANGES
-from tenantq.pipeline.silver.tenant_changes import LIFTED, PLACED
+from tenantq.pipeline.silver.ops_daily import OPS_DAILY
+from tenantq.pipeline.silver.tenant_changes import LIFTED, PLACED, TENANT_CHANGES
 from tenantq.runtime.clock import ManualClock
 from tests.buckets import served_bucket
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tenantq.errors import Invalid
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
-from tenantq.pipeline.page.rendering import render, visible, write_page
+from tenantq.pipeline.page.renderer import render, visible, write_page
 
 CSS = (Path(number_format.__file__).parent / "templates" / "page.css").read_text()
 

@@ -14,12 +14,14 @@ import pytest
 
 from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.bronze.segments import SEGMENTS
+from tenantq.pipeline.gold.compliance_evidence import COMPLIANCE
+from tenantq.pipeline.gold.usage_hourly import USAGE_HOURLY
 from tenantq.pipeline.report.compliance import STANDARDS, compliance_page
 from tenantq.pipeline.report.data import Period, ReportData
 from tenantq.pipeline.report.pages import platform_page
 from tenantq.pipeline.report.queries import verification
 from tenantq.pipeline.report.writer import file_name, write_reports
-from tenantq.pipeline.schemas import COMPLIANCE, SEGMENTS, USAGE_HOURLY
 from tests.pipeline.chromium import Chromium
 from tests.pipeline.platform_journal import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
 

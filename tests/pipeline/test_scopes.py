@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tenantq.pipeline.exchange import read_rows
+from tenantq.pipeline.arrow_shuffle import read_rows
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
@@ -77,7 +77,7 @@ def test_the_rows_of_new_files_are_not_read_again(
         read.append(file)
         return read_rows(file, columns)
 
-    monkeypatch.setattr("tenantq.pipeline.exchange.read_rows", recorded)
+    monkeypatch.setattr("tenantq.pipeline.arrow_shuffle.read_rows", recorded)
     run(spark, str(processed.journal.path), lake, RunOptions(now_ms=NOW))
     assert Counter(read) == Counter({str(processed.journal.path / one.file): 2 for one in processed.writer.files})
     assert digests(lake) == digests(processed.lake)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tenantq.cli.command_line import run as command_line
 from tenantq.domain.placement import Topology, TopologyShard, jump_hash, load_topology, tenant_key
 from tenantq.errors import Invalid
-from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY
+from tenantq.pipeline.gold.usage_hourly import USAGE_HOURLY
+from tenantq.pipeline.silver.tenant_changes import TENANT_CHANGES
 from tenantq.pipeline.simulation.forecast_page import simulation_page
 from tenantq.pipeline.simulation.load_forecast import Placement, forecast_loads
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, jump_hash_many, placed

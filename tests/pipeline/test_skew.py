@@ -15,16 +15,16 @@ import pytest
 
 from bench.synthetic_journal import Plan, make_journal
 from tenantq.journal.manifest import MANIFESTS
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, file_groups, packed, read_rows
 from tenantq.pipeline.bronze.rows import bronze
-from tenantq.pipeline.exchange import Exchange, FileRows, file_groups, packed, read_rows
 from tenantq.pipeline.gold.service_times import time_exchange
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import QUEUE_RESETS
 from tenantq.pipeline.silver.message_lives import message_lives
 from tenantq.pipeline.silver.queue_hours import hour_exchange
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS
 from tenantq.pipeline.tables import TABLES
 from tests.pipeline.conftest import NOW, digests
 
@@ -72,9 +72,9 @@ def test_a_large_partition_is_split_into_files_deterministically(
     assert max(len(list(hour.iterdir())) for hour in (whole.path / "bronze").glob("[!_]*/*")) >= 2
 
 
-def _sent(exchange: Exchange) -> Counter[int]:
+def _sent(shuffle: ArrowShuffle) -> Counter[int]:
     """Return how many rows each part gets from the journal."""
-    (source, *_) = exchange.inputs
+    (source, *_) = shuffle.inputs
     assert isinstance(source.rows, FileRows)
     found = Counter[int]()
     for file in source.rows.files:
@@ -99,8 +99,8 @@ def test_rows_of_a_giant_tenant_are_spread_over_parts(spark: SparkSession, giant
     rows = bronze(source, None, Pieces(hours, 150))
     pieces = Pieces({"date=2026-01-01": 3_200}, 100)
     lives = message_lives(source, None, spark.createDataFrame([], QUEUE_RESETS), pieces)
-    for exchange, parts, most in ((rows, rows.parts, 1.5), (lives, pieces.count, 1.5)):
-        sizes = _sent(exchange)
+    for shuffle, parts, most in ((rows, rows.parts, 1.5), (lives, pieces.count, 1.5)):
+        sizes = _sent(shuffle)
         assert parts >= 20
         assert len(sizes) == parts
         assert sizes.total() > 0.9 * total
@@ -117,12 +117,12 @@ def test_sums_of_a_giant_tenant_are_spread_over_parts(
     for module in ("silver.queue_hours", "gold.service_times"):
         monkeypatch.setattr(f"tenantq.pipeline.{module}._PART_BYTES", sum(source.sizes) // 12)
     hours, times = hour_exchange(source, source, resets), time_exchange(source, source, 0, 0)
-    for exchange, most in (
+    for shuffle, most in (
         (hours, 0.35),
         (times, 0.6),
     ):  # the giant has half of its rows in one queue, over three hours
-        sizes = _sent(exchange)
-        assert exchange.parts >= 12
+        sizes = _sent(shuffle)
+        assert shuffle.parts >= 12
         assert sizes.total() < 0.8 * total
         assert max(sizes.values()) < most * sizes.total()
 
@@ -133,7 +133,7 @@ def test_tasks_read_about_the_same_number_of_bytes(
     """Whichever tenant the files belong to."""
     source = FileRows(spark, sorted(giant.glob("date=*/*/*/*.parquet")))
     most = 2 * max(source.sizes)
-    monkeypatch.setattr("tenantq.pipeline.exchange.TASK_BYTES", most)
+    monkeypatch.setattr("tenantq.pipeline.arrow_shuffle.TASK_BYTES", most)
     groups = file_groups(source)
     sizes = [sum(Path(file).stat().st_size for file in group) for group in groups]
     assert [file for group in groups for file in group] == list(source.files)
@@ -145,7 +145,7 @@ def test_a_task_sends_before_it_holds_many_rows(
     spark: SparkSession, giant: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So its memory depends on the rows of one file, not on how well the files are compressed."""
-    monkeypatch.setattr("tenantq.pipeline.exchange.HELD_ROWS", 500)
+    monkeypatch.setattr("tenantq.pipeline.arrow_shuffle.HELD_ROWS", 500)
     source = FileRows(spark, sorted(giant.glob("date=*/*/*/*.parquet")))
     (lives,) = message_lives(
         source, None, spark.createDataFrame([], QUEUE_RESETS), Pieces({"date=2026-01-01": 1}, 1)

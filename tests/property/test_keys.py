@@ -28,18 +28,18 @@ from tenantq.store.keys import (
 )
 from tenantq.store.rows import (
     CountersRow,
+    DeliveryHistory,
     KeyRow,
     LeaseRow,
     LevelRow,
     MessageRow,
-    Past,
     ResultRow,
     pack_counters,
     pack_extras,
+    pack_history,
     pack_key,
     pack_lease,
     pack_message,
-    pack_past,
     pack_result,
     unpack_counters,
     unpack_key,
@@ -206,10 +206,10 @@ def test_message_row_round_trips(
 histories = st.lists(
     st.builds(HistoryEntry, u16, u64, st.sampled_from(["nacked", "lease_expired", "released"]), texts), max_size=4
 )
-pasts = st.builds(Past, histories, st.none() | st.builds(DeadLetter, texts, texts, u16, u64))
+delivery_histories = st.builds(DeliveryHistory, histories, st.none() | st.builds(DeadLetter, texts, texts, u16, u64))
 
 
-@given(u16, u64, u64, u64, u64, u64, u32, priorities, u16, st.just(b"") | ids, st.none() | pasts)
+@given(u16, u64, u64, u64, u64, u64, u32, priorities, u16, st.just(b"") | ids, st.none() | delivery_histories)
 def test_lease_row_round_trips(
     attempts: int,
     token: int,
@@ -221,14 +221,14 @@ def test_lease_row_round_trips(
     priority: int,
     allowed: int,
     group: bytes,
-    past: Past | None,
+    history: DeliveryHistory | None,
 ) -> None:
     """Group and history may be present or missing."""
-    packed = pack_past(past) if past is not None else b""
+    packed = pack_history(history) if history is not None else b""
     row = LeaseRow(attempts, token, deadline, leased, visible, expires, size, priority, allowed, group, packed)
     again = unpack_lease(pack_lease(row))
     assert again == row
-    assert again.unpack_past() == (past if past is not None else Past([]))
+    assert again.unpack_history() == (history if history is not None else DeliveryHistory([]))
 
 
 @given(ids, ids, u64)

@@ -36,7 +36,7 @@ from tests.administration import (
     put_data_key,
     put_queue,
     put_tenant,
-    resume_queue,
+    unpause_queue,
 )
 from tests.property.model import Held, Model, ModelQueue
 from tests.redis_servers import OnRedis, RedisServer
@@ -427,7 +427,7 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(place=places)
     def pause_or_resume(self, place: tuple[str, str]) -> None:
         queue = self.model.queue(*place)
-        self.run(resume_queue(self.shard, *place) if queue.paused else pause_queue(self.shard, *place))
+        self.run(unpause_queue(self.shard, *place) if queue.paused else pause_queue(self.shard, *place))
         queue.paused = not queue.paused
 
     @rule(place=places)

@@ -239,7 +239,7 @@ async def test_55_redis_holds_no_plaintext_of_an_encrypted_tenant(server: RedisS
     )
     call = Call(bearer="administrator-of-the-tests", remote="10.0.0.1")
     async with HostServer(settings, admin_token="administrator-of-the-tests") as running:  # noqa: S106  # for this test only
-        service = running.front.as_service()
+        service = running.frontend.as_service()
         await service.tenants.put(call, "acme", {"encryption": {"enabled": True}})
         secret = message("readable-4711", attributes={"secret_card": "readable-4712"}, key="readable-4713")
         await service.messages.add(call, "acme", Q, [secret])

@@ -10,7 +10,7 @@ import pytest
 
 from tenantq.cluster.membership import Membership
 from tenantq.domain.cluster_view import Heartbeats, Member
-from tenantq.errors import StoreLocked
+from tenantq.errors import StoreFailed, StoreLocked
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.registry import RedisRegistry
@@ -39,6 +39,7 @@ class Holder:
         self.releasing: set[int] = set()  # they serve no longer, and are not free yet
         self.is_prepared = True  # for what it acquires
         self.refused: set[int] = set()  # shards that others own
+        self.cut_off: set[int] = set()  # shards whose store it cannot reach
 
     def owned(self) -> dict[int, int]:
         mine = (shard for shard, id in self.locks.owner.items() if id == self.id and shard not in self.releasing)
@@ -50,8 +51,10 @@ class Holder:
     def waiting(self) -> set[int]:
         return self.refused if self.is_prepared else set()
 
-    async def acquire(self, shard: int) -> None:
+    async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
+        if shard in self.cut_off:
+            raise StoreFailed("the store does not answer")
         if self.locks.owner.get(shard, self.id) != self.id:
             self.refused.add(shard)
             raise StoreLocked("owned by another member")
@@ -192,6 +195,37 @@ async def test_owner_serves_until_its_successor_is_prepared(cluster: Members) ->
     await until(lambda: cluster.count("b") == SHARDS)
 
 
+async def test_owner_serves_until_an_earlier_successor_waits_no_more(
+    cluster: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one would claim the shard once it is free, and calls would wait for it at the other successor."""
+    monkeypatch.setattr("tenantq.cluster.membership.DEAD_MS", 60_000)
+    found = {id: await cluster.join(id) for id in "abc"}
+    a = found["a"]
+    await until(lambda: all(cluster.count(id) for id in "abc") and not a.view.moves)
+    done = len(cluster.locks.handovers)
+    async with a._releasing:
+        draining = asyncio.ensure_future(a.drain(20_000))
+        await until(lambda: any(a.view.waiting_for(shard) for shard in a.view.moves))
+        ((shard, earlier),) = a.view.moves.items()
+        later = next(id for id in "bc" if id != earlier)
+        may_beat, heartbeat = threading.Event(), found[earlier]._registry.heartbeat
+
+        def beat_late(member: Member, assigner_ms: int) -> Heartbeats:
+            assert may_beat.wait(20)
+            return heartbeat(member, assigner_ms)
+
+        monkeypatch.setattr(found[earlier]._registry, "heartbeat", beat_late)
+        await found[later].request_drain(earlier, drain=True)
+        await until(lambda: a.view.assignment[shard] == later and later in a.view.waiting_for(shard))
+    await asyncio.wait([draining], timeout=0.3)
+    assert len(cluster.locks.handovers) == done
+    may_beat.set()
+    assert await draining
+    await until(lambda: cluster.count(later) == SHARDS)
+    assert (shard, "a", later) in cluster.locks.handovers
+
+
 async def test_leaving_member_completes_the_handover_of_its_last_shard(cluster: Members) -> None:
     """Neither drain nor close cuts off a release that has begun: its shard would be without an owner for longer."""
     a = await cluster.join("a")
@@ -229,6 +263,24 @@ async def test_shards_of_a_dead_member_go_to_the_others(cluster: Members) -> Non
     await until(lambda: cluster.count("b") == SHARDS and "a" not in b.view.members)
 
 
+async def test_a_shard_goes_to_a_member_that_can_open_it(cluster: Members) -> None:
+    """It does not come back while its last member is cut off, and is served again when any member can open it."""
+    a, b = await cluster.join("a"), await cluster.join("b")
+    await until(lambda: cluster.count("b") == SHARDS // 2 and not a.view.moves and not b.view.moves)
+    holders, locks = cluster.holders, cluster.locks
+    lost = {shard for shard, id in locks.owner.items() if id == "a"}
+    holders["a"].cut_off = lost
+    for shard in lost:
+        del locks.owner[shard]  # its lease has ended
+    await until(lambda: cluster.count("b") == SHARDS)
+    holders["b"].cut_off = lost
+    for shard in lost:
+        del locks.owner[shard]
+    await until(lambda: all(set(one.view.members["b"].cannot_open) == lost for one in (a, b)))
+    holders["a"].cut_off = holders["b"].cut_off = set()
+    await until(lambda: len(locks.owner) == SHARDS)
+
+
 class Overtaken(RedisRegistry):
     """Answers a heartbeat only after the shards that it reports as being acquired are acquired."""
 
@@ -249,9 +301,9 @@ class LateHolder(Holder):
     def waiting(self) -> set[int]:
         return set(range(SHARDS))
 
-    async def acquire(self, shard: int) -> None:
+    async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
         await asyncio.to_thread(Overtaken.sent.wait, 20)
-        await super().acquire(shard)
+        await super().acquire(shard, is_assigned)
         if len(self.owned()) == SHARDS:
             asyncio.get_running_loop().call_later(0.05, Overtaken.acquired.set)
 

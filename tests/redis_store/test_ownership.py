@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tenantq.store.redis.link import Command
+    from tenantq.store.redis.link import RedisCommand
     from tests.remote_store.fleet import Open
 
 
@@ -73,9 +73,9 @@ async def test_repeated_claim_succeeds_at_once(
 ) -> None:
     """It does not wait for the lease of the first claim, and a late copy fences nobody."""
     real = SlotLink.calls
-    claims: list[list[Command]] = []
+    claims: list[list[RedisCommand]] = []
 
-    def twice(link: SlotLink, commands: list[Command], **options: object) -> list[object]:
+    def twice(link: SlotLink, commands: list[RedisCommand], **options: object) -> list[object]:
         if commands[0][1] == ownership._CLAIM.digest:
             claims.append(commands)
             real(link, commands, **options)  # type: ignore[arg-type]  # forwarded unchanged

@@ -15,7 +15,7 @@ from docs import generate
 from tenantq import errors
 from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.exit_codes import exit_code
-from tenantq.doctor.report import Kind
+from tenantq.doctor.report import FindingKind
 from tenantq.journal.record import JournalRow
 from tenantq.testing import FakeServer
 
@@ -189,7 +189,7 @@ def test_every_journal_column_is_documented() -> None:
 
 def test_every_kind_of_finding_is_documented() -> None:
     """In the table of the doctor."""
-    assert names(table_rows(section(page("errors"), "Doctor findings"))) == set(get_args(Kind))
+    assert names(table_rows(section(page("errors"), "Doctor findings"))) == set(get_args(FindingKind))
 
 
 def test_every_make_target_is_in_the_readme() -> None:

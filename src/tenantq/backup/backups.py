@@ -38,16 +38,16 @@ from tenantq.backup.manifest import (
     read_backup_manifest,
 )
 from tenantq.backup.scrub import JournalEnds, scrub
-from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.engine.shard import Shard, StoreCheckpoint
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, NotFound, TenantqError, Unavailable
 from tenantq.journal.export_target import DirectoryTarget
-from tenantq.journal.manifest import Head, Manifest, manifest_names, read_manifest
+from tenantq.journal.manifest import ExportHead, Manifest, manifest_names, read_manifest
 from tenantq.journal.segment_retention import removed_name
 from tenantq.journal.signing import PUBLIC_FILE, PublicKeys, SignedDocument, SigningKey, retired_ids
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.interface import Beat
+from tenantq.store.shard_directories import DIRECTORY, REMEMBERED
 from tenantq.store.sync_marker import SyncMarkerFile
 
 _PARTIAL: Final = "partial"
@@ -91,18 +91,18 @@ class Backups:
         *,
         reserve_bytes: int = 0,
         home: Path | None = None,
-        elsewhere: bool = False,
+        store_backs_up: bool = False,
     ) -> None:
         """``home`` is the data directory of all shards, with their exported journal and their audit key.
 
-        ``elsewhere``: the store has its own backups. Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
+        ``store_backs_up``: the store has its own backups. Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
         """
         self.directory = directory.absolute()
         self._shard = shard
         self._data_dir = data_dir.absolute()
         self._home = (home or data_dir).absolute()
         self._key = key
-        self.elsewhere = elsewhere
+        self.store_backs_up = store_backs_up
         self._reserve_bytes = reserve_bytes
         self._lock = asyncio.Lock()
         self._keys_lock = asyncio.Lock()
@@ -269,7 +269,7 @@ class Backups:
                 files[name] = copy_file(path, partial / name)
             if archive:
                 end = archive[-1]
-                head = Head(shard=end.shard, last_seq=end.last_seq, last_link=end.last_link).signed(self._key)
+                head = ExportHead(shard=end.shard, last_seq=end.last_seq, last_link=end.last_link).signed(self._key)
                 write_durably(partial / JOURNAL / head.name, msgspec.json.encode(head, order="sorted"))
                 files[f"{JOURNAL}/{head.name}"] = hash_file(partial / JOURNAL / head.name)
             write_durably(partial / PUBLIC_FILE, self._key.public.pem())

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from tenantq.cluster.layout import DIRECTORY
 from tenantq.errors import Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PublicKey, SignedDocument
+from tenantq.store.shard_directories import DIRECTORY
 
 FORMAT: Final = 1
 MANIFEST: Final = "backup.json"

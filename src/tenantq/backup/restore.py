@@ -12,7 +12,6 @@ import msgspec
 from tenantq.backup.data_keys import read_data_keys
 from tenantq.backup.durable_copy import atomic_directory, copy_file
 from tenantq.backup.manifest import JOURNAL, BackupManifest, check_segments, verify_backup
-from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
 from tenantq.doctor.report import StoreFigures
 from tenantq.doctor.store_check import examine
 from tenantq.engine.catalog import TENANT_ROW, TenantRow
@@ -27,6 +26,7 @@ from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.rocks import RocksStore
 from tenantq.store.row_pages import rows_under
+from tenantq.store.shard_directories import HOME, REMEMBERED, remember_count, shard_count, shard_dir
 from tenantq.vault.stored_keys import used_up, wrapped_by
 
 _FIRST: Final = "first"

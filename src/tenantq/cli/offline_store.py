@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from tenantq.cli.options import Count, options
-from tenantq.cluster.layout import numbered_dirs, shard_dir
 from tenantq.errors import Invalid, Unavailable
 from tenantq.server.remote_store import RemoteStore, open_remote
-from tenantq.store.interface import StoreReader
+from tenantq.store.interface import StoreOpener, StoreReader
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.shard_directories import numbered_dirs, shard_dir
 
 T = TypeVar("T")
 
@@ -57,7 +57,6 @@ def segments_option(help: str) -> Callable[[Any], Any]:
     return click.option("--segments", metavar="URL", callback=check, help=help)
 
 
-StoreOpener = Callable[[Path], StoreReader]
 RemoteShards = list[tuple[str, Path, StoreOpener]]
 
 

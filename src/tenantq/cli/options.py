@@ -13,7 +13,7 @@ from tenantq.domain.formatting import parse_duration, parse_size, parse_value
 from tenantq.runtime.clock import SystemClock
 
 R = TypeVar("R")
-Command = Callable[..., R]
+Function = Callable[..., R]
 
 
 class Count(click.IntRange):
@@ -29,10 +29,10 @@ LOG_LEVEL: Final = click.Choice(["debug", "info", "warning", "error"])
 LOG_FORMAT: Final = click.Choice(["text", "json"])
 
 
-def options(*given: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
+def options(*given: Callable[[Function[R]], Function[R]]) -> Callable[[Function[R]], Function[R]]:
     """Return a decorator that adds several options to a command, in the order of the help."""
 
-    def add(command: Command[R]) -> Command[R]:
+    def add(command: Function[R]) -> Function[R]:
         for option in reversed(given):
             command = option(command)
         return command
@@ -157,17 +157,17 @@ def grant_of(
     return {"role": role, "actions": actions, "queues": queues or ("*",), "expires_at": expires_at}
 
 
-def setting_options(example: str, **own: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
+def setting_options(example: str, **own: Callable[[Function[R]], Function[R]]) -> Callable[[Function[R]], Function[R]]:
     """Return a decorator that adds options for single settings and ``--set`` to a command, and passes them on as ``changes``.
 
     The keys of ``own`` are the names of the settings. An option that is not given is not a change.
     """
     help = f"Any setting that `show` lists, such as {example}; repeatable. VALUE is a number, 5m, 10MiB, true, false, none or text."
-    any_setting: Callable[[Command[R]], Command[R]] = click.option(
+    any_setting: Callable[[Function[R]], Function[R]] = click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE", help=help
     )
 
-    def decorate(command: Command[R]) -> Command[R]:
+    def decorate(command: Function[R]) -> Function[R]:
         @functools.wraps(command)
         def setting(*args: Any, settings: tuple[str, ...], **rest: Any) -> R:
             given = {name: value for name in own if (value := rest.pop(name)) is not None}

@@ -19,24 +19,17 @@ from tenantq.client.result_watch import ResultWatch
 from tenantq.client.session import ClientSession, api_request, query
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.domain import limits
+from tenantq.domain.message import check_poll
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.wire import messages as wire
-from tenantq.wire.acts import DestroyRequest, SuspendRequest
+from tenantq.wire.lifecycle import DestroyRequest, SuspendRequest
 from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, RedriveChoice, RedriveReply, RedriveRequest
 
 _NO_OPTIONS: Final = (None, None, None, None)
 DIGEST_MS_MAX: Final = 3_600_000
 """How long computing the digest of a queue may take."""
-
-
-def check_poll(max: int, wait_ms: int, lease_ms: int | None) -> None:
-    """Raise Invalid if an argument of a poll is out of range."""
-    check_field("max", max, limits.BatchSize)
-    check_field("wait_ms", wait_ms, limits.WaitMs)
-    if lease_ms is not None:
-        check_field("lease_ms", lease_ms, limits.LeaseMs)
 
 
 class AsyncQueue:

@@ -12,11 +12,11 @@ from tenantq.client.queue_calls import QueueRegistry
 from tenantq.client.session import ClientSession, query
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.wire.access import GrantItem, GrantRequest, GrantsReply, RevokeTokenRequest
-from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
 from tenantq.wire.alerts import AlertItem, AlertsReply
 from tenantq.wire.compliance import ComplianceReply
 from tenantq.wire.erasures import ErasureReply
 from tenantq.wire.exports import ImportReply, ImportRequest
+from tenantq.wire.lifecycle import DestroyRequest, ReasonRequest, SuspendRequest
 from tenantq.wire.queues import QueueReply, QueuesReply, WorkerItem, WorkersReply
 from tenantq.wire.tenants import EncryptionReply, ResidencyReply, TenantReply, UsageReply
 

@@ -2,12 +2,14 @@
 
 import math
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from tenantq.errors import Invalid
 from tenantq.wire.json_bytes import bytes_of
+
+T = TypeVar("T")
 
 _MAYBE_NON_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN and the infinities in MessagePack
 
@@ -80,6 +82,30 @@ def from_json(data: bytes, type: Any = Any) -> Any:
         return msgspec.json.decode(data, type=type)
     except (ValueError, msgspec.MsgspecError) as error:
         raise Invalid(f"the body does not match the expected JSON type: {str(error)[:500]}") from error
+
+
+class JsonContent:
+    """Shows bytes as text or JSON. Subclasses return the bytes."""
+
+    __slots__ = ()
+
+    def _content(self) -> bytes:
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """The content as text. Raises UnicodeDecodeError if it is not UTF-8."""
+        return self._content().decode()
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    @overload
+    def json(self, type: Any) -> Any: ...
+    def json(self, type: Any = Any) -> Any:
+        """Return the content decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
+        return from_json(self._content(), type)
 
 
 class Unset:

@@ -50,7 +50,7 @@ def prepare_text(text: str, priority: int) -> OutgoingMessage | None:
         text.isascii()
         and size <= limits.BODY_BYTES_MAX
         and type(priority) is int
-        and 0 <= priority <= limits.PRIORITY_MAX
+        and priority in limits.PRIORITIES
         and (size <= SHORT_BYTES or not bloats(text.encode()))
     ):
         return OutgoingMessage(WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)

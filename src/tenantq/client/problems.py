@@ -7,7 +7,7 @@ import msgspec
 
 from tenantq import errors
 from tenantq.errors import Limited, TenantqError
-from tenantq.wire.kinds import Problem, WireError
+from tenantq.wire.base_types import Problem, WireError
 
 _KINDS: Final = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TenantqError)]
 BY_CODE: Final[dict[str, type[TenantqError]]] = {

@@ -1,13 +1,11 @@
 """A message under lease, as the asynchronous and the blocking client show it."""
 
 from operator import attrgetter
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
-from tenantq.client.bodies import Unset, from_json, from_wire
+from tenantq.client.bodies import JsonContent, Unset, from_wire
 from tenantq.client.queue_calls import LeaseState
 from tenantq.domain import limits
-
-T = TypeVar("T")
 
 REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
 
@@ -17,7 +15,7 @@ def _read(path: str, text: str) -> Any:
     return property(attrgetter(f"_lease.{path}"), doc=text)
 
 
-class Received:
+class Received(JsonContent):
     """The properties of a message under lease."""
 
     __slots__ = ("_lease",)
@@ -67,15 +65,8 @@ class Received:
         text = self._lease.item.body
         return text if text is not None else self.body.decode()
 
-    @overload
-    def json(self) -> Any: ...
-    @overload
-    def json(self, type: type[T]) -> T: ...
-    @overload
-    def json(self, type: Any) -> Any: ...
-    def json(self, type: Any = Any) -> Any:
-        """Return the body decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
-        return from_json(self.body, type)
+    def _content(self) -> bytes:
+        return self.body
 
 
 def reason_of(error: BaseException) -> str:

@@ -20,8 +20,8 @@ URL_DEFAULT: Final = "http://127.0.0.1:7070"
 TIMEOUT_MS_MAX: Final = 3_600_000
 _RetryCount = Annotated[int, between(0, 1_000)]
 _PauseMs = Annotated[int, between(0, TIMEOUT_MS_MAX)]
-_TimeoutMs = Annotated[int, between(1, TIMEOUT_MS_MAX)]
-_Connections = Annotated[int, between(1, 10_000)]
+_ReplyTimeoutMs = Annotated[int, between(1, TIMEOUT_MS_MAX)]
+_ConnectionsMax = Annotated[int, between(1, 10_000)]
 
 
 class Connect(Protocol):
@@ -107,9 +107,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[tuple[str, int], ...] = ()  # hosts and ports of further servers of the same cluster
 
     def __post_init__(self) -> None:
-        check_field("timeout_ms", self.timeout_ms, _TimeoutMs)
-        check_field("connect_timeout_ms", self.connect_timeout_ms, _TimeoutMs)
-        check_field("connections", self.connections, _Connections)
+        check_field("timeout_ms", self.timeout_ms, _ReplyTimeoutMs)
+        check_field("connect_timeout_ms", self.connect_timeout_ms, _ReplyTimeoutMs)
+        check_field("connections", self.connections, _ConnectionsMax)
 
     def __repr__(self) -> str:
         """Show the address, never the token."""

@@ -22,7 +22,10 @@ AVOID_MS: Final = 60_000
 UNAVAILABLE: Final = 503
 """A server replies with it if it cannot reach the owner of a tenant. Another server may."""
 MISDIRECTED: Final = 421
-"""A server replies with it if the tenant does not allow its region. It has changed nothing, and names the owner."""
+"""A server replies with it if the tenant does not allow its region. It has changed nothing, and names the owner.
+
+The client may not be allowed to use that address, or may be unable to reach it. Then it tries its other addresses.
+"""
 OWNERS_MAX: Final = 10_000
 _TENANT: Final = "/v1/tenants/"
 _QUEUES: Final = "queues"
@@ -30,7 +33,7 @@ _OWN_QUEUE: Final = "/v1/queues/"
 _OWN: Final = frozenset({"/v1/queues", "/v1/tenant"})
 
 Address = tuple[str, int]
-Place = tuple[str, str]
+RouteKey = tuple[str, str]
 """A tenant, empty for the credential's own, and a queue, or empty."""
 
 
@@ -44,7 +47,7 @@ class TenantRouter:
         self._base = 0  # which of them is in use
         self._follows = settings.follow and not settings.prefix and settings.connect is None
         self._pools: dict[Address, ConnectionPool] = {self._bases[0]: ConnectionPool(settings)}
-        self._owners: dict[Place, Address] = {}  # of tenants, and of queues that other servers own
+        self._owners: dict[RouteKey, Address] = {}  # of tenants, and of queues that other servers own
         self._avoided: dict[Address, int] = {}  # until when, on the monotonic clock
         self._closed = False
 
@@ -52,16 +55,49 @@ class TenantRouter:
         """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
         owner = self._owner(request.target) if self._owners else None
         reply = await self._send_to_owner(request, owner) if owner is not None else None
+        asked = owner
         if reply is None:
-            reply = await self._send_to_any(request)
+            reply, asked = await self._send_to_any(request)
         address = reply.headers.get(SHARD_HEADER)
         if address is not None and self._follows:
             self._learn(request, address)
-        if reply.status == MISDIRECTED and self._owners:
-            named = self._owner(request.target)
-            if named is not None and named != owner:
-                reply = await self._send_to_owner(request, named) or reply
-        return reply
+        return reply if reply.status != MISDIRECTED else await self._send_to_others(request, reply, asked)
+
+    async def _send_to_others(self, request: ApiRequest[Any], refusal: HttpReply, asked: Address | None) -> HttpReply:
+        """Return the reply of the owner or of the first base address in a region of the tenant, or else ``refusal``.
+
+        If a base address does not answer, it may be the one: returns its 503, or raises what a retry can help against.
+        """
+        named = self._owner(request.target)
+        unreachable: Unavailable | None = None
+        for address in dict.fromkeys((named, *self._bases)):
+            if address is None or address == asked:
+                continue
+            try:
+                reply = await self._pool(address).send(request)
+            except Closed:
+                raise
+            except Unavailable as error:
+                self._avoid(address, error)
+                if address in self._bases:
+                    unreachable = error
+                continue
+            if reply.status == UNAVAILABLE:
+                refusal = reply
+            elif reply.status != MISDIRECTED:
+                if address != named:
+                    self._prefer(request, address)
+                return reply
+        if unreachable is not None and refusal.status == MISDIRECTED:
+            raise unreachable
+        return refusal
+
+    def _prefer(self, request: ApiRequest[Any], base: Address) -> None:
+        """Send further requests for the tenant to a base address, because others are not in its regions."""
+        place = _place_of(request.target)
+        if place is not None and not self._closed:
+            self._owners.pop(place, None)
+            self._keep((place[0], ""), base)
 
     def _owner(self, target: str) -> Address | None:
         place = _place_of(target)
@@ -74,17 +110,14 @@ class TenantRouter:
         except Closed:
             raise
         except Unavailable as error:
-            self._forget(owner)
-            if error.maybe_done:
-                raise
-            self._avoided[owner] = self._settings.clock.monotonic_ms() + AVOID_MS
+            self._avoid(owner, error)
             return None
         if reply.status == UNAVAILABLE:
             self._forget(owner)
         return reply
 
-    async def _send_to_any(self, request: ApiRequest[Any]) -> HttpReply:
-        """Return the reply of the address in use, or of the next one that can be reached."""
+    async def _send_to_any(self, request: ApiRequest[Any]) -> tuple[HttpReply, Address]:
+        """Return the reply of the address in use, or of the next one that can be reached, and that address."""
         for left in reversed(range(len(self._bases))):
             base = self._bases[self._base]
             try:
@@ -98,8 +131,15 @@ class TenantRouter:
             else:
                 if reply.status == UNAVAILABLE:
                     self._forget(base)
-                return reply
+                return reply, base
         raise AssertionError  # the last address returns or raises
+
+    def _avoid(self, address: Address, error: Unavailable) -> None:
+        """Avoid an unreachable address for a while. Raises the error if the request may have been executed."""
+        self._forget(address)
+        if error.maybe_done:
+            raise error
+        self._avoided[address] = self._settings.clock.monotonic_ms() + AVOID_MS
 
     def _forget(self, address: Address) -> None:
         """Avoid an address for the next attempt, unless it is the only one."""
@@ -141,20 +181,23 @@ class TenantRouter:
         owner = (parts.hostname, port)
         if self._avoided.get(owner, 0) > settings.clock.monotonic_ms():
             return
+        of_tenant = (place[0], "")
+        if self._owners.get(of_tenant, owner) == owner:
+            self._owners.pop(place, None)
+            place = of_tenant
+        self._keep(place, owner)
+
+    def _keep(self, place: RouteKey, address: Address) -> None:
         if len(self._owners) >= OWNERS_MAX:
             self._owners.clear()
-        whole = (place[0], "")
-        if self._owners.setdefault(whole, owner) == owner:
-            self._owners.pop(place, None)
-            place = whole
-        self._owners[place] = owner
+        self._owners[place] = address
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _place_of(target: str) -> Place | None:
+def _place_of(target: str) -> RouteKey | None:
     """Return the tenant and queue of a request; None if the request is for the whole server."""
     if target.startswith(_TENANT):
         tenant, _, rest = target[len(_TENANT) :].partition("?")[0].partition("/")

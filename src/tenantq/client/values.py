@@ -1,18 +1,16 @@
 """The values that a client returns. Frozen; bodies are bytes, times are milliseconds."""
 
-from typing import Any, Literal, TypeVar, overload
+from typing import Literal
 
 import msgspec
 
-from tenantq.client.bodies import from_json, from_wire
+from tenantq.client.bodies import JsonContent, from_wire
 from tenantq.client.problems import from_item
 from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.domain.validation import projected
 from tenantq.errors import Invalid, TenantqError
-from tenantq.wire.kinds import WireError
+from tenantq.wire.base_types import WireError
 from tenantq.wire.messages import MessageFacts, PeekReply, ResultReply
-
-T = TypeVar("T")
 
 
 class Added(msgspec.Struct, frozen=True):
@@ -23,7 +21,7 @@ class Added(msgspec.Struct, frozen=True):
     error: TenantqError | None = None  # only from ``add_many(errors="return")``
 
 
-class JobResult(msgspec.Struct, frozen=True):
+class JobResult(JsonContent, msgspec.Struct, frozen=True):
     """The result that a consumer reported for a message."""
 
     id: str
@@ -37,22 +35,7 @@ class JobResult(msgspec.Struct, frozen=True):
         """Whether the message is completed or failed."""
         return self.status != "pending"
 
-    @property
-    def text(self) -> str:
-        """The value as text."""
-        return self._required().decode()
-
-    @overload
-    def json(self) -> Any: ...
-    @overload
-    def json(self, type: type[T]) -> T: ...
-    @overload
-    def json(self, type: Any) -> Any: ...
-    def json(self, type: Any = Any) -> Any:
-        """Return the value decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
-        return from_json(self._required(), type)
-
-    def _required(self) -> bytes:
+    def _content(self) -> bytes:
         if self.value is None:
             why = {"failed": f"failed: {self.error}", "pending": "is still pending", "completed": "returned no value"}
             text = "returned a value that this credential may not read" if self.hidden else why[self.status]
@@ -60,7 +43,7 @@ class JobResult(msgspec.Struct, frozen=True):
         return self.value
 
 
-class StoredMessage(msgspec.Struct, frozen=True):
+class StoredMessage(JsonContent, msgspec.Struct, frozen=True):
     """A stored message with its state and history."""
 
     id: str
@@ -84,14 +67,8 @@ class StoredMessage(msgspec.Struct, frozen=True):
     history: tuple[HistoryEntry, ...]
     dead: DeadLetter | None
 
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode()
-
-    def json(self, type: Any = Any) -> Any:
-        """Return the body decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
-        return from_json(self.body, type)
+    def _content(self) -> bytes:
+        return self.body
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
 """The assignment of shards to members: a pure function of the view, run by one elected member.
 
-Shards without a living owner are assigned at once. Shards of a draining member, or of one outside their region, follow a few per step. Only a cluster
-at rest is rebalanced by load: nobody joins or drains, no shard is on its way, and the cooldown is over. Members that no other one
-reaches get no shards.
+Shards without a living owner, or whose member cannot open them, are assigned at once. Shards of a draining member, or of
+one outside their region, follow a few per step. Only a cluster at rest is rebalanced by load: nobody joins or drains, no
+shard is on its way, and the cooldown is over. Members that no other one reaches get no shards.
 """
 
 from collections import Counter
@@ -89,8 +89,13 @@ def _shard_loads(view: ClusterView) -> dict[int, float]:
 
 
 def eligible(view: ClusterView, shard: int) -> list[Member]:
-    """Return the members that may own a shard: in its region, and not draining."""
-    region = view.cluster.region_of(shard)
+    """Return the members that may own a shard: in its region, not draining, and able to open it, as long as any is."""
+    allowed = _allowed(view, view.cluster.region_of(shard))
+    return [member for member in allowed if shard not in member.cannot_open] or allowed
+
+
+def _allowed(view: ClusterView, region: str) -> list[Member]:
+    """Return the members that are in a region and not draining."""
     return [
         member for member in view.members.values() if not member.draining and (not region or member.region == region)
     ]
@@ -197,10 +202,11 @@ class _Balance:
         for shard in sorted(shards):
             region = self._view.cluster.region_of(shard)
             if region not in targets:
-                others = (one for one in _receivers(self._view, shard) if one.id != source)
+                isolated = self._view.isolated
+                others = (one for one in _allowed(self._view, region) if one.id not in {source, *isolated})
                 targets[region] = min(others, key=lambda one: (self._carried(one.id), one.id), default=None)
             target = targets[region]
-            if target is None:
+            if target is None or shard in target.cannot_open:
                 continue
             weight = self._weights[shard]
             after = (self._totals[target.id] + weight) / target.capacity

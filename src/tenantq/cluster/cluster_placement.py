@@ -1,7 +1,7 @@
 """The cluster as the placement of tenants sees it: members, and rows in the store."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from tenantq.cluster.hosted_node import HostContext
 from tenantq.cluster.membership import Membership
@@ -22,6 +22,11 @@ class ClusterPlacement:
     def cluster(self) -> Cluster:
         """All shards. Raises Unavailable before the server has joined its cluster."""
         return self._joined().view.cluster
+
+    @property
+    def served(self) -> Container[str]:
+        """The regions that have servers. Raises Unavailable before the server has joined its cluster."""
+        return {member.region for member in self._joined().view.members.values()}
 
     def check_served(self, tenant: str, shard: int) -> None:
         """Raise Conflict if no server can own a shard that a tenant is to move to."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, Final
 
 from tenantq.cluster.member_queries import FoundKey, OtherMembers
@@ -13,6 +14,7 @@ from tenantq.errors import ShardDown, TenantqError
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
+from tenantq.store.shard_directories import HOME
 
 UNKNOWN_MAX: Final = 10_000
 """Tokens that no shard knew lately, and for which no shard is asked again at once."""
@@ -35,8 +37,17 @@ class NoKeys:
 class CredentialLookups:
     """Looks credentials up in other processes, for all shards of this one. Used on the main event loop."""
 
-    def __init__(self, memory: ShardMemory, members: OtherMembers, calls: ShardCalls, clock: Clock) -> None:
+    def __init__(
+        self,
+        memory: ShardMemory,
+        members: OtherMembers,
+        calls: ShardCalls,
+        clock: Clock,
+        copied: Callable[[bytes], StoredKey | None] = lambda _: None,
+    ) -> None:
+        """Prepare. ``copied`` finds a key of the platform while the first shard has no owner."""
         self.memory = memory
+        self._copied = copied
         self._members = members
         self._calls = calls
         self._clock = clock
@@ -64,7 +75,9 @@ class CredentialLookups:
             missing = set(range(self._calls.count)).difference(self.memory.numbers())
             found = self.memory.find_key(hash)
             if found is None and missing:
-                found = await self._ask_others(hash, missing)
+                found, have_all_answered = await self._ask_others(hash, missing)
+                if have_all_answered and HOME in missing:  # nobody can have changed these keys
+                    found = self._copied(hash)
             if found is not None:
                 return found
             if not missing:
@@ -73,17 +86,22 @@ class CredentialLookups:
         self._unknown[hash] = self._clock.monotonic_ms() + REMOTE_TRUST_MS
         return None
 
-    async def _ask_others(self, hash: bytes, missing: set[int]) -> StoredKey | None:
-        """Return a key that another process has. Remove the shards that have none from ``missing``."""
+    async def _ask_others(self, hash: bytes, missing: set[int]) -> tuple[StoredKey | None, bool]:
+        """Return a key that another process has, and whether all of them have answered.
+
+        Remove the shards that do not have the key from ``missing``.
+        """
         asked: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._members.ask(member, "member.key", hash)) for member in self._members.others()
         ]
+        answered = 0
         try:
             for answering in asyncio.as_completed(asked):
                 with contextlib.suppress(TenantqError):
                     answer: FoundKey = await answering
+                    answered += 1
                     if answer.key is not None:
-                        return answer.key
+                        return answer.key, False
                     missing.difference_update(answer.shards)
                 if not missing:
                     break
@@ -91,7 +109,7 @@ class CredentialLookups:
             for one in asked:
                 one.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        return None
+        return None, answered == len(asked)
 
     async def token_revoked(self, shard: int, tenant: str, token_id: str | None, principal: str) -> bool:
         """Ask the owner of a shard whether a token is revoked."""
@@ -144,7 +162,7 @@ class ShardCredentials:
         """Ask the tenant's own shard. False for an unknown tenant; ShardDown if its shard may be one that does not run."""
         shard = self._directory.find(tenant)
         if shard is None:
-            self._directory.check_whole()
+            self._directory.check_all_run()
             return False
         found = self._lookups.memory.token_revoked(shard, tenant, token_id, principal)
         if found is not None:

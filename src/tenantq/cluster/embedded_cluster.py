@@ -85,6 +85,7 @@ class EmbeddedCluster:
         self._spec, self._peers, self._watch, self._queries = spec, peers, watch, queries
         self._background = background
         self.cluster = cluster_of(spec)
+        self.served = frozenset(one.region for one in spec.shards)
 
     def check_served(self, tenant: str, shard: int) -> None:
         """Do nothing: each shard has its own process, and a move waits while that process is down."""

@@ -13,8 +13,8 @@ from tenantq.cluster.member_queries import OtherMembers
 from tenantq.cluster.shard_calls import QUICK_MS, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_routing import RoutingDirectory
-from tenantq.domain.message import Delivery
-from tenantq.engine.polls import check_poll
+from tenantq.domain.message import Delivery, check_poll
+from tenantq.domain.names import check_queue_name
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.runtime.bounded_dict import BoundedDict
@@ -114,7 +114,8 @@ class ClusterFleetPolls:
     ) -> list[Delivery]:
         """Lease messages of one queue name in every tenant the caller may poll, or in those named, on all shards."""
         until_ms = self._clock.monotonic_ms() + wait_ms
-        check_poll(queue, max, wait_ms, lease_ms)
+        check_queue_name(queue)
+        check_poll(max, wait_ms, lease_ms)
         check_tenants(tenants)
         poll = ClusterFleetPoll(call, queue, tenants, max, lease_ms, consumer)
         refusing = await self._refusing(poll)
@@ -143,7 +144,7 @@ class ClusterFleetPolls:
                 await self._directory.refresh()
                 shard = self._directory.find(name, queue)
             if shard is None:
-                self._directory.check_whole()
+                self._directory.check_all_run()
                 shard = self._directory.number
             named.setdefault(shard, []).append(name)
         return named

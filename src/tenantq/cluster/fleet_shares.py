@@ -38,7 +38,7 @@ class FleetShares:
         """Return which of these tenants of this shard the caller may not poll. Nothing is noted: a refused share is."""
         admission = self._service.admission
         principal = await admission.authenticator.authenticate(call.bearer, call.certificate)
-        misplaced = admission.residency.excluded(call.entered_in)
+        misplaced = admission.residency.excluded(call.entry_region)
         return [
             name
             for name in tenants

@@ -42,14 +42,14 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 _PAYLOADS: Final = frozenset((bytes, bytearray))
-Frame = list[Any]
+LinkFrame = list[Any]
 
 
 class PeerConnection(asyncio.Protocol):
     """One connection between two shards. ``receive`` is called with every frame, ``lost`` once at its end."""
 
     def __init__(
-        self, receive: Callable[[PeerConnection, Frame], None], lost: Callable[[PeerConnection], None]
+        self, receive: Callable[[PeerConnection, LinkFrame], None], lost: Callable[[PeerConnection], None]
     ) -> None:
         self._receive = receive
         self._lost = lost
@@ -90,7 +90,7 @@ class PeerConnection(asyncio.Protocol):
                 return
             if len(pending) < end:
                 break
-            with memoryview(pending) as whole, whole[at + LENGTH_BYTES : end] as part:
+            with memoryview(pending) as view, view[at + LENGTH_BYTES : end] as part:
                 try:
                     decoded: Any = _decode(part)
                 except msgspec.MsgspecError:
@@ -126,9 +126,9 @@ class PeerConnection(asyncio.Protocol):
                 return
             payload = frame[at]
             self._write(_framed((BULK, len(payload), at, (*frame[:at], None, *frame[at + 1 :]))))
-            whole = memoryview(payload)
+            view = memoryview(payload)
             for start in range(0, len(payload), SLICE_BYTES):
-                self._write(whole[start : start + SLICE_BYTES])
+                self._write(view[start : start + SLICE_BYTES])
 
     def _write(self, data: bytes | memoryview) -> None:
         """Write now, or after what has not been written yet. Each slice of a payload has its turn of the loop."""
@@ -172,7 +172,7 @@ class PeerConnection(asyncio.Protocol):
 class _Bulk:
     """A payload that is being received, and the frame that it belongs to."""
 
-    def __init__(self, size: int, index: int, frame: Frame) -> None:
+    def __init__(self, size: int, index: int, frame: LinkFrame) -> None:
         self.frame = frame
         self.missing_bytes = size
         self._payload = bytearray()
@@ -181,7 +181,7 @@ class _Bulk:
     def take(self, data: bytearray, at: int) -> int:
         """Add what has arrived from ``at`` on, and return where the rest begins."""
         end = min(len(data), at + self.missing_bytes)
-        with memoryview(data) as whole, whole[at:end] as part:
+        with memoryview(data) as view, view[at:end] as part:
             self._payload += part
         self.missing_bytes -= end - at
         return end

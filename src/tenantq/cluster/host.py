@@ -39,7 +39,7 @@ class ShardHost:
         self.on_wait: Callable[[], None] = lambda: None  # called when one more shard waits for its last owner
         self._threads: dict[int, ShardThread] = {}
         self.fault: BaseException | None = None  # why the last shard could not be opened, unless its store failed
-        self.successors: dict[int, str] = {}  # by shard: the member that it was released to
+        self.successors: dict[int, tuple[int, str]] = {}  # by shard: the epoch that ended, and who got it
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._watching = BackgroundTasks()
         self._loads = ShardLoads(clock.monotonic_ms())
@@ -48,19 +48,18 @@ class ShardHost:
 
     def owned(self) -> dict[int, int]:
         """Return the owned shards with their epochs."""
-        return {
-            number: thread.shard.state.store.ownership.epoch
-            for number, thread in self._threads.items()
-            if thread.is_open
-        }
+        return {number: thread.epoch for number, thread in self._threads.items() if thread.is_open}
 
     def loads(self) -> dict[int, float]:
         """Return the load of each owned shard. See ``shard_loads.ShardLoads``."""
         busy_us = {thread.number: thread.shard.loop.figures.took.sum_us for thread in self.threads()}
         return self._loads.measure(self._clock.monotonic_ms(), busy_us)
 
-    async def acquire(self, shard: int) -> None:
-        """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened."""
+    async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
+        """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened.
+
+        While ``is_assigned``, which is called in another thread, returns False, only ``released`` has it claim the shard.
+        """
         before = self._threads.get(shard)
         if before is not None:
             if before.is_open or before.is_opening:
@@ -68,7 +67,7 @@ class ShardHost:
             await asyncio.shield(before.ended)
             self._threads.pop(shard, None)
         loop = asyncio.get_running_loop()
-        released = ReleaseSignal(lambda: self._begins_to_wait(loop))
+        released = ReleaseSignal(lambda: self._begins_to_wait(loop), is_assigned)
         thread = ShardThread(shard, lambda: self._make(shard, released), self._new_loop, released)
         self._threads[shard] = thread
         try:
@@ -92,7 +91,8 @@ class ShardHost:
         thread = self._threads.get(shard)
         if thread is None:
             return asyncio.get_running_loop().time()
-        named = self.successors.setdefault(shard, successor.id if successor is not None else "")
+        epoch = thread.epoch if thread.is_open else -1
+        _, named = self.successors.setdefault(shard, (epoch, successor.id if successor is not None else ""))
         await thread.close(exports=exports, successor=named)
         return thread.refused_at
 

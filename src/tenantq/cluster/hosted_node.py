@@ -5,10 +5,11 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
-from tenantq.cluster.gathering import Gathering
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.member_queries import OtherMembers
 from tenantq.cluster.placed_tenants import PlacedTenants
+from tenantq.cluster.platform_keys import PlatformKeyCopy
+from tenantq.cluster.scatter_gather import ScatterGather
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
@@ -59,7 +60,8 @@ class HostContext:
         self.topology = topology
         self.clock = clock
         self.main = asyncio.get_running_loop()
-        self._lookups = CredentialLookups(memory, members, calls, clock)
+        self.platform_keys = PlatformKeyCopy(host, members, clock)
+        self._lookups = CredentialLookups(memory, members, calls, clock, self.platform_keys.find)
         self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
         self.tenants: dict[int, PlacedTenants] = {}  # by shard
         calls.find, calls.refresh = placements.find, placements.refresh
@@ -114,14 +116,14 @@ class HostedNode:
         context, number = self._context, self._number
         directory = context.directory(lambda: number, lambda: self.shard.state.catalog.tenants)
         calls = CallsFromShard(number, context.calls, context.main)
-        gathering = Gathering(directory, directory, calls)
-        await self._runtime.open(gathering)
+        other_shards = ScatterGather(directory, directory, calls)
+        await self._runtime.open(other_shards)
         service = self._runtime.service
-        self.facets |= gathering.serve(service, context.credentials(number, directory))
+        self.facets |= other_shards.serve(service, context.credentials(number, directory))
         service.shard.state.on_fleet_work = context.on_fleet_work
         tenants = self._tenants = context.tenants[number] = PlacedTenants(number, service, context.placements, calls)
         self.facets |= tenants.facets(self.facets)
-        gathering.attach(tenants.spread)
+        other_shards.attach(tenants.spread)
         await tenants.open()
         await self._opened()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tenantq.cluster import frames
 from tenantq.cluster.error_codec import decode_error, shard_down
-from tenantq.cluster.frames import Frame, PeerConnection
+from tenantq.cluster.frames import LinkFrame, PeerConnection
 from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 from tenantq.runtime.backoff import Backoff
@@ -207,7 +207,7 @@ class Link:
         if pending is not None:
             pending.reply.cancel()
 
-    def _shake_hands(self, connection: PeerConnection, frame: Frame) -> None:
+    def _shake_hands(self, connection: PeerConnection, frame: LinkFrame) -> None:
         """Prove who called, once the other end has proved that it is a shard of this server."""
         secret, number = self._hello
         match frame:
@@ -227,7 +227,7 @@ class Link:
         self._distrusted += 1
         connection.close()
 
-    def _receive(self, connection: PeerConnection, frame: Frame) -> None:
+    def _receive(self, connection: PeerConnection, frame: LinkFrame) -> None:
         if not connection.is_authenticated:
             self._shake_hands(connection, frame)
             return

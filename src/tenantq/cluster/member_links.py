@@ -20,12 +20,14 @@ from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.member_queries import MemberQueries
 from tenantq.cluster.part_rights import RightsQueries
 from tenantq.cluster.peer_server import PeerServer
+from tenantq.cluster.platform_keys import PlatformKeys, read_platform_keys
 from tenantq.cluster.routed_service import shard_methods
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_thread import ShardThread
 from tenantq.cluster.spread_changes import SpreadChanges
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_arrivals import TenantArrivals
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.domain.cluster_view import ClusterView, Member
 from tenantq.domain.urls import is_loopback
@@ -52,6 +54,9 @@ UNREACHABLE_S: Final = 3.0
 OPENING_MS: Final = 1_000
 """How long a call waits at a member that is opening its shard."""
 
+_NEVER: Final = (-1, "")
+"""An ownership before all others."""
+
 
 class ClusterMemberQueries(MemberQueries):
     """What members ask and tell each other."""
@@ -72,6 +77,10 @@ class ClusterMemberQueries(MemberQueries):
     def owns(self, member: str, shard: int, epoch: int) -> None:
         """Note the new owner of a shard."""
         self._links.note_owner(member, shard, epoch)
+
+    def platform_keys(self, epoch: int, version: int) -> PlatformKeys | None:
+        """Return the platform's keys if the first shard is here; without the keys if the caller has this version."""
+        return read_platform_keys(self._host, epoch, version)
 
     async def pass_on(self, member: str, query: bytes) -> bytes:
         """Return the reply of another member to a query, for a member that cannot reach it."""
@@ -168,15 +177,16 @@ class MemberLinks:
 
     def place(self, shard: int) -> LinkedShard | None:
         """Return where another member has a shard; None: not known, or not reachable."""
-        newest, moved = self._newest_owner(shard), self._moved.get(shard, (-1, ""))
-        epoch, member = newest if newest[0] > moved[0] else moved
+        newest = self._newest_owner(shard)
+        ended = max(self._moved.get(shard, _NEVER), self._host.successors.get(shard, _NEVER))
+        epoch, member = newest if newest[0] > ended[0] else ended
         link = self._links.get(member)
         return LinkedShard(self._calls, link, shard, epoch) if link is not None and link.is_up else None
 
     def _newest_owner(self, shard: int) -> tuple[int, str]:
         """Return the newest ownership that this member knows of: its epoch, and the member."""
         members = (*self.view.members.values(), *self._absent.values()) if self.view is not None else ()
-        seen = max(((one.owned[shard], one.id) for one in members if shard in one.owned), default=(-1, ""))
+        seen = max(((one.owned[shard], one.id) for one in members if shard in one.owned), default=_NEVER)
         return max(seen, self._gained.get(shard, seen))
 
     def learn(self, error: NotOwner) -> None:
@@ -186,7 +196,7 @@ class MemberLinks:
         """
         if error.shard >= 0:
             ended = error.epoch if error.epoch >= 0 else self._newest_owner(error.shard)[0]
-            if ended >= self._moved.get(error.shard, (-1, ""))[0]:
+            if ended >= self._moved.get(error.shard, _NEVER)[0]:
                 self._moved[error.shard] = (ended, error.owner)
         self.hurry()
 
@@ -287,16 +297,24 @@ class MemberLinks:
     # ---- answering ----
 
     async def _owned(self, shard: int) -> ShardThread:
-        """Return a shard of this member, after it has opened. Raises NotOwner."""
+        """Return a shard of this member, after it has opened. Raises NotOwner, at once if another member is to own it."""
         until_ms = self._clock.monotonic_ms() + OPENING_MS
-        while self._host.is_opening(shard) and self._clock.monotonic_ms() < until_ms:
+        before = newest = self._newest_owner(shard)
+        while self._is_expected(shard) and newest <= before and self._clock.monotonic_ms() < until_ms:
             await self._shards.hold(shard, until_ms)
+            newest = self._newest_owner(shard)
         thread = self._host.thread(shard)
         if thread is None:
             error = NotOwner(f"shard {shard} is not on this server. Try again later.")
-            error.shard, error.owner = shard, self._host.successors.get(shard, "")
+            _, error.owner = newest if newest > before else self._host.successors.get(shard, _NEVER)
+            error.shard = shard
             raise error
         return thread
+
+    def _is_expected(self, shard: int) -> bool:
+        """Return whether this member is opening a shard that it should own."""
+        is_assigned = self.view is not None and self.view.assignment.get(shard) == self.id
+        return is_assigned and self._host.is_opening(shard)
 
 
 def _owners(view: ClusterView) -> dict[str, dict[int, int]]:

@@ -53,6 +53,9 @@ RETRY_MS: Final = 40
 REFUSED: Final = Backoff(base_ms=400, max_ms=3_000)
 """Delays between attempts to open a shard that cannot be opened."""
 
+CANNOT_OPEN_MS: Final = 30_000
+"""For how long after a failed attempt to open a shard it goes to other members. They may reach a store that this one cannot."""
+
 TAKEN_MS: Final = 250
 """How long a member waits for a successor to own a shard before it releases the next one."""
 
@@ -103,6 +106,7 @@ class Membership:
         self.handovers = 0  # shards released to a successor
         self.handovers_took = Histogram()  # from the first refused call until the successor owned the shard
         self.takeovers = 0  # shards acquired
+        self._cannot_open: dict[int, int] = {}  # by shard that could not be opened: until when others should have it
         self.refusals: dict[int, str] = {}  # by shard that this member should own: why it cannot be opened
 
     @property
@@ -224,9 +228,17 @@ class Membership:
         """Write this member's row, read all others, and act on what they say."""
         self._beat_ms = self._clock.monotonic_ms()
         owned, loads = self._holder.owned(), self._holder.loads()
-        acquiring = self._acquiring & self._holder.waiting()
+        acquiring = {shard for shard in self._acquiring & self._holder.waiting() if self._is_assigned(shard)}
+        cannot_open = tuple(
+            shard for shard, until_ms in self._cannot_open.items() if until_ms > self._beat_ms and shard not in owned
+        )
         row = msgspec.structs.replace(
-            self._member, owned=owned, acquiring=tuple(acquiring), loads=loads, unreachable=self.unreachable()
+            self._member,
+            owned=owned,
+            acquiring=tuple(acquiring),
+            cannot_open=cannot_open,
+            loads=loads,
+            unreachable=self.unreachable(),
         )
         rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
         if self.problem:
@@ -284,7 +296,8 @@ class Membership:
         if not await self._call(lambda: self._registry.assign(self.id, plan.changes, forget)):
             return view
         self._moved_ms = now_ms
-        self._notices.look(set(plan.changes.values()) - {self.id})
+        before = {view.assignment[shard] for shard in plan.changes.keys() & view.assignment.keys()}
+        self._notices.look({*plan.changes.values(), *before} - {self.id})
         log.info("assigned shards", extra={"shards": sorted(plan.changes), "rebalanced": plan.rebalanced})
         return msgspec.structs.replace(view, assignment={**view.assignment, **plan.changes})
 
@@ -293,8 +306,8 @@ class Membership:
     def _reconcile(self, view: ClusterView) -> None:
         """Start to acquire assigned shards, and to release shards that another member is ready to take.
 
-        A shard is released only when its successor reports that it is prepared and waiting, so that the shard is without an
-        owner only for a moment.
+        A shard is released only when its successor, and no other member, reports that it is prepared and waiting, so that the
+        shard is without an owner only for a moment.
         """
         owned = self._holder.owned()
         for shard, wanted in view.assignment.items():
@@ -303,10 +316,17 @@ class Membership:
             if wanted == self.id and shard not in owned:
                 self._acquiring.add(shard)
                 self._begin(shard, self._acquire(shard))
-            elif wanted == self.id or shard not in owned:
-                continue  # its own row may still say that it waits for the shard
-            elif (successor := view.members.get(wanted)) and shard in successor.acquiring:
-                self._begin(shard, self._release(shard, successor))
+            elif shard in owned and self._successor(view, shard) is not None:
+                self._begin(shard, self._release(shard))
+
+    def _is_assigned(self, shard: int) -> bool:
+        """Return whether this member should own a shard. Safe from any thread."""
+        return not self._stop and self.view.assignment.get(shard) == self.id
+
+    def _successor(self, view: ClusterView, shard: int) -> Member | None:
+        """Return the member that can have a shard of this one now; None: it is not prepared, or another one may be first."""
+        waiting = view.waiting_for(shard) - {self.id}  # its own row may still say that it waits for the shard
+        return view.members[view.assignment[shard]] if waiting == {view.assignment.get(shard)} else None
 
     def _ask_owners(self, view: ClusterView, acquiring: set[int]) -> None:
         """Have the owners of shards read that this member is ready to take them."""
@@ -328,32 +348,35 @@ class Membership:
     async def _acquire(self, shard: int) -> None:
         """Own a shard; try again while its last owner has not released it and this member should have it."""
         refused = 0
-        while not self._stop and self.view.assignment.get(shard) == self.id:
+        while self._is_assigned(shard):
             try:
-                await self._holder.acquire(shard)
+                await self._holder.acquire(shard, lambda: self._is_assigned(shard))
             except StoreLocked:
                 await sleep_ms(self._clock, RETRY_MS)
             except TenantqError as error:
                 if shard not in self.refusals:  # further attempts are not logged
                     log.error("shard %d cannot be opened here: %s", shard, error)  # noqa: TRY400  # the text says it
                 self.refusals[shard] = error.message
+                self._cannot_open[shard] = self._clock.monotonic_ms() + CANNOT_OPEN_MS
                 refused += 1
                 await sleep_ms(self._clock, int(REFUSED.ceiling_ms(refused)))
             except Exception:
                 log.exception("shard %d cannot be opened here after an internal error", shard)
                 await sleep_ms(self._clock, 100 * RETRY_MS)
             else:
+                self._cannot_open.pop(shard, None)
                 if self.refusals.pop(shard, None) is not None:
                     log.info("shard %d is open now", shard)
                 self.takeovers += 1
                 self._notices.owns(shard, self._holder.owned().get(shard, 0))
                 return
 
-    async def _release(self, shard: int, successor: Member) -> None:
+    async def _release(self, shard: int) -> None:
         """Hand a shard over, and then rest for as long as that took: servers that share processors serve meanwhile."""
         try:
             async with self._releasing:
-                if self._stop or self.view.assignment.get(shard) != successor.id:
+                successor = self._successor(self.view, shard)
+                if self._stop or successor is None:
                     return
                 self._taken[shard] = asyncio.get_running_loop().create_future()
                 began_ms = self._clock.monotonic_ms()

@@ -18,7 +18,6 @@ from tenantq.cluster.embedded_cluster import (
 )
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.fleet_waits import FleetWaits
-from tenantq.cluster.gathering import Gathering
 from tenantq.cluster.link_calls import KIND, LinkCalls
 from tenantq.cluster.member_queries import MemberQueries
 from tenantq.cluster.one_shard import OneShard
@@ -27,13 +26,15 @@ from tenantq.cluster.peers import PeerFacts, Peers
 from tenantq.cluster.placed_tenants import PlacedTenants
 from tenantq.cluster.placement_admin import PlacementAdmin
 from tenantq.cluster.routed_service import RoutedFacet, routed_service, shard_methods
+from tenantq.cluster.scatter_gather import ScatterGather
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.cluster.spread_changes import SpreadChanges
+from tenantq.cluster.tenant_arrivals import TenantArrivals
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
@@ -100,7 +101,7 @@ class ClusterNode:
         peers.calls = LinkCalls(methods, calls.release, background)
         calls.remote, calls.find, calls.refresh = peers, placements.find, placements.refresh
         self._from_shard = CallsFromShard(spec.number, calls, self._loop)
-        self.other_shards = Gathering(directory, PeerFacts(directory, peers, calls, self._stored), self._from_shard)
+        self.other_shards = ScatterGather(directory, PeerFacts(directory, peers, calls, self._stored), self._from_shard)
 
     async def read_directory(self) -> None:
         """Read the directory, before the shard is opened. A backup that this shard was creating is over.
@@ -123,8 +124,8 @@ class ClusterNode:
         facets |= tenants.facets(facets)
         self.other_shards.attach(tenants.spread)
         routing, admission = self.other_shards.routing, ShardAdmission(service.admission)
-        regions = frozenset(one.region for one in self._spec.shards)
-        creation = TenantCreation(placements, calls, routing, admission, lambda: regions)
+        cluster = EmbeddedCluster(self._spec, peers, self._watch, self._process, self._background)
+        creation = TenantCreation(placements, calls, routing, admission, lambda: cluster.served)
         fleet = ClusterFleetPolls(
             calls, directory, self._memory, self._waits, peers, service.admission.authenticator, self._clock,
             self._background,
@@ -134,7 +135,6 @@ class ClusterNode:
         service.shard.state.on_fleet_work = self._waits.signal
         await tenants.open()
         found = routed_service(service, facets, routing, calls, fleet, creation)
-        cluster = EmbeddedCluster(self._spec, peers, self._watch, self._process, self._background)
         placement = PlacementAdmin(placements, calls, admission, cluster, self._background)
         found.placement = cast("Any", placement)
         cast("Any", found.status).cluster = lambda call: cluster.show(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.cluster import frames
 from tenantq.cluster.error_codec import encode_error
-from tenantq.cluster.frames import Frame, PeerConnection
+from tenantq.cluster.frames import LinkFrame, PeerConnection
 from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
-from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.errors import Closed, TenantqError
+from tenantq.store.shard_directories import SHARDS_MAX
 
 if TYPE_CHECKING:
     import socket
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tenantq.cluster.link_certificate import LinkCertificate
 
-    Handler = Callable[["PeerRequest"], Awaitable[bytes]]
+    PeerHandler = Callable[["PeerRequest"], Awaitable[bytes]]
 
 log = logging.getLogger("tenantq.shards")
 
@@ -71,7 +71,9 @@ class _ConnectedPeer:
 class PeerServer:
     """Accepts connections of the other shards, and answers their requests by the handler of each kind."""
 
-    def __init__(self, secret: str, handlers: dict[str, Handler], is_ready: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, secret: str, handlers: dict[str, PeerHandler], is_ready: Callable[[], bool] = lambda: True
+    ) -> None:
         self._secret = secret
         self._is_ready = is_ready  # sent with every heartbeat
         self._handlers = handlers
@@ -108,7 +110,7 @@ class PeerServer:
         asyncio.get_running_loop().call_later(0 if is_one_too_many else HANDSHAKE_S, _close_unauthenticated, connection)
         return connection
 
-    def _receive(self, connection: PeerConnection, frame: Frame) -> None:
+    def _receive(self, connection: PeerConnection, frame: LinkFrame) -> None:
         caller = self._callers.get(connection)
         if caller is None:
             self._shake_hands(connection, frame)
@@ -127,7 +129,7 @@ class PeerServer:
         elif frame[0] == frames.PULL:
             found.pulled.set()
 
-    def _shake_hands(self, connection: PeerConnection, frame: Frame) -> None:
+    def _shake_hands(self, connection: PeerConnection, frame: LinkFrame) -> None:
         """Authenticate a shard that proves to know the secret, and prove the same to it."""
         match frame:
             case [frames.HELLO, int() | str() as number, bytes(callers)] if (

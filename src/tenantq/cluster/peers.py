@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tenantq.cluster.error_codec import NotOwner
     from tenantq.cluster.handshake import PeerName
-    from tenantq.cluster.peer_server import Handler
+    from tenantq.cluster.peer_server import PeerHandler
     from tenantq.cluster.shard_calls import ShardCalls
     from tenantq.cluster.shard_spec import ShardSpec
     from tenantq.cluster.tenant_directory import TenantDirectory
@@ -50,7 +50,7 @@ class Peers:
         """Prepare. ``is_ready`` returns what the others are told of this shard."""
         self.spec = spec
         self.number = spec.number
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, PeerHandler] = {}
         self._server = PeerServer(spec.secret, self._handlers, is_ready)
         hello = (spec.secret, spec.number)
         self.links = {
@@ -63,7 +63,7 @@ class Peers:
         self._all_linked = asyncio.Event()
         self._heartbeats = LinkHeartbeats(clock, HEARTBEAT_MS, self.links.values)
 
-    def answers(self, kind: str, handler: Handler) -> None:
+    def answers(self, kind: str, handler: PeerHandler) -> None:
         """Set the handler of a kind of request, before the server opens."""
         self._handlers[kind] = handler
 
@@ -143,7 +143,7 @@ class Peers:
 
 
 class PeerFacts:
-    """What one shard tells the others, and knows about them. See ``gathering.ShardFacts``."""
+    """What one shard tells the others, and knows about them. See ``scatter_gather.ShardFacts``."""
 
     def __init__(self, directory: TenantDirectory, peers: Peers, calls: ShardCalls, stored: PlacementFile) -> None:
         self._directory, self._peers, self._calls, self._stored = directory, peers, calls, stored

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.cluster.spread_parts import SpreadParts
+from tenantq.cluster.tenant_arrivals import TenantArrivals
 from tenantq.cluster.tenant_directory import TenantPlacements, tenants_with_rows
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.errors import Conflict
 from tenantq.service.service import Service
 

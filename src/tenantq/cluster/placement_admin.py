@@ -1,22 +1,21 @@
 """The placement of tenants and the number of shards, changed by operators through any process with shards."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, Final, Protocol
 
-from tenantq.cluster.layout import HOME
-from tenantq.cluster.placement_plan import Plan, current_shard, plan_dedication, plan_pin, plan_spread, plan_unpin
+from tenantq.cluster.placement_plan import Placements, current_shard, plan_dedication, plan_pin, plan_spread, plan_unpin
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.cluster.tenant_moves import MoveProgress
 from tenantq.domain.access import Principal
 from tenantq.domain.cluster_view import Cluster
-from tenantq.domain.message import Caller
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
+from tenantq.store.shard_directories import HOME
 from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest, TenantMoveItem
 
 PROGRESS_MS: Final = 1_000
@@ -46,6 +45,10 @@ class PlacementServer(Protocol):
     @property
     def cluster(self) -> Cluster:
         """All shards."""
+
+    @property
+    def served(self) -> Container[str]:
+        """The regions that have servers."""
 
     def check_served(self, tenant: str, shard: int) -> None:
         """Raise Conflict if nothing can serve a shard that a tenant is to move to."""
@@ -130,7 +133,7 @@ class PlacementAdmin:
                 break
         else:
             raise Conflict("another request is changing the tenant's placement. Try again.", tenant=tenant)
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(principal.id)
         await self._calls.query(
             self._placements.find(tenant) or 0,
             "peer.note_entries",
@@ -141,7 +144,7 @@ class PlacementAdmin:
             self._background(self._keep_free(call, tenant, request))
         return await self._reply(tenant, plan)
 
-    async def _plan(self, call: Call, tenant: str, request: PlacementRequest) -> Plan:
+    async def _plan(self, call: Call, tenant: str, request: PlacementRequest) -> Placements:
         """Return the new rows, given the directory as it is now."""
         await self._placements.refresh()
         rows, cluster = self._placements.rows(), self._server.cluster
@@ -155,9 +158,9 @@ class PlacementAdmin:
             if request.spread > 1:
                 self._server.check_spread()
                 await self._calls.query(rows[tenant].shard, "parts.check_spreadable", tenant)
-            plan = plan_spread(cluster, rows, tenant, request.spread, regions)
+            plan = plan_spread(cluster, rows, tenant, request.spread, regions, self._server.served)
         elif request.dedicated:
-            plan = plan_dedication(cluster, rows, tenant, request.shard, regions)
+            plan = plan_dedication(cluster, rows, tenant, request.shard, regions, self._server.served)
         elif request.pinned:
             assert request.shard is not None
             plan = plan_pin(cluster, rows, tenant, request.shard, regions)
@@ -169,7 +172,7 @@ class PlacementAdmin:
                     self._server.check_served(name, shard)
         return plan
 
-    async def _write(self, plan: Plan) -> bool:
+    async def _write(self, plan: Placements) -> bool:
         """Write the new rows, the tenant's own first. Return False if one has changed since."""
         for name, row in plan.items():
             if row != self._placements.row(name) and await self._placements.replace(name, row) is None:
@@ -186,7 +189,7 @@ class PlacementAdmin:
             await self._write(await self._plan(call, tenant, request))
             self._server.look()
 
-    async def _reply(self, tenant: str, plan: Plan) -> PlacementReply:
+    async def _reply(self, tenant: str, plan: Placements) -> PlacementReply:
         row = plan.get(tenant) or self._placements.row(tenant)
         if row is None:
             raise no_tenant(tenant)
@@ -230,7 +233,7 @@ class PlacementAdmin:
         before = self._server.cluster.shards
         await self._server.grow(request.shards, dry_run=request.dry_run)
         if not request.dry_run:
-            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            caller = call.caller(principal.id)
             entry = entry_of("grow_cluster", "", caller, f"{before} to {request.shards} shards")
             await self._calls.query(HOME, "peer.note_entries", [entry])
 

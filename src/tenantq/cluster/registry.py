@@ -1,6 +1,6 @@
 """The rows that all members of a cluster share, and what a member needs to take part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tenantq.domain.cluster_view import Cluster, Heartbeats, Member, TenantPlacement
@@ -90,8 +90,12 @@ class ShardHolder(Protocol):
     def waiting(self) -> set[int]:
         """Return the shards that can be served here as soon as their last owners release them."""
 
-    async def acquire(self, shard: int) -> None:
-        """Own a shard and serve it. Raises StoreLocked while another member owns it."""
+    async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
+        """Own a shard and serve it. Raises StoreLocked while another member owns it.
+
+        While ``is_assigned``, which may be called in another thread, returns False, the shard is claimed only after its last
+        owner has reported that it was released to this process.
+        """
 
     async def release(self, shard: int, successor: Member | None) -> float:
         """Stop serving a shard, without losing a call, and let the successor have it.

@@ -5,11 +5,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX
 from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.validation import about, between
 from tenantq.errors import Invalid
+from tenantq.store.shard_directories import SHARDS_MAX
 
 SECRET_CHARS_MIN: Final = 16
 STALLED_MS_MIN: Final = 3_000

@@ -103,8 +103,8 @@ class ShardCalls:
 
         A poll that a handover ends early continues at the new owner.
         """
-        if call is not None and self.region is not None and call.entered_in is None:
-            call = msgspec.structs.replace(call, entered_in=self.region)
+        if call is not None and self.region is not None and call.entry_region is None:
+            call = msgspec.structs.replace(call, entry_region=self.region)
         started_ms = self._clock.monotonic_ms()
         wait_ms = options.get("wait_ms") or 0
         held_until_ms, follows = started_ms + self.hold_ms, False

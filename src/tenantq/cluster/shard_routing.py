@@ -2,13 +2,13 @@
 
 from typing import Final, Protocol
 
-from tenantq.cluster.layout import HOME
 from tenantq.domain.placement import Topology
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.gates.authenticate import Authenticator
 from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
+from tenantq.store.shard_directories import HOME
 
 TENANTS_CACHED_MAX: Final = 10_000
 """Credentials whose tenant is cached to route their calls. The owner still authenticates each call."""
@@ -37,7 +37,7 @@ class RoutingDirectory(Protocol):
     async def refresh(self) -> None:
         """Read what has changed, because a tenant is not known."""
 
-    def check_whole(self) -> None:
+    def check_all_run(self) -> None:
         """Raise ShardDown if an unknown name may be a tenant of a shard that does not run."""
 
     def check_reachable(self, tenant: str) -> None:
@@ -85,13 +85,13 @@ class ShardRouting:
         if (tenant or own) and self.directory.find(tenant or own) is None:
             await self.directory.refresh()
         if tenant is not None:
-            self.directory.check_whole()  # else it may be a tenant of a shard that does not run
+            self.directory.check_all_run()  # else it may be a tenant of a shard that does not run
             named = self.directory.find(tenant, queue)
             if named is not None:  # its shard came back just now
                 return named
         shard = self.directory.find(own, queue if tenant is None else None)
         if shard is None:
-            self.directory.check_whole()
+            self.directory.check_all_run()
             return self.number
         if tenant is None:
             self.directory.check_reachable(own)

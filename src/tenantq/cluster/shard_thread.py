@@ -14,7 +14,7 @@ from tenantq.cluster.error_codec import NotOwner
 from tenantq.domain.message import LOCAL, Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
-from tenantq.runtime.futures import first_of
+from tenantq.runtime.futures import first_of, wake
 from tenantq.service.call import Call
 from tenantq.service.service import Service
 from tenantq.service.tenant_export import TenantExport
@@ -203,6 +203,11 @@ class ShardThread:
         return self.hosted.service
 
     @property
+    def epoch(self) -> int:
+        """The epoch of its ownership, once it is open."""
+        return self.shard.state.store.ownership.epoch
+
+    @property
     def is_opening(self) -> bool:
         """Whether it is being opened."""
         return not self._opened.done()
@@ -308,8 +313,8 @@ class ShardThread:
             if self._opened.done():
                 log.critical("shard %d has stopped after an internal error", self.number, exc_info=error)
             self._tell(functools.partial(_fail, self._opened, error))
-        self._tell(lambda: _complete(self.given_up))
-        self._tell(lambda: _complete(self.ended))
+        self._tell(functools.partial(wake, self.given_up))
+        self._tell(functools.partial(wake, self.ended))
 
     def _tell(self, work: Callable[[], object]) -> None:
         try:
@@ -336,11 +341,11 @@ class ShardThread:
             except (StoreFailed, OSError) as error:
                 log.warning("shard %d was not closed cleanly: %s", self.number, error)
             finally:
-                self._tell(lambda: _complete(self.given_up))
+                self._tell(functools.partial(wake, self.given_up))
 
     async def _serve_until_closed(self) -> None:
         self.is_open = True
-        self._tell(lambda: _complete(self._opened))
+        self._tell(functools.partial(wake, self._opened))
         await first_of(self._closing.wait(), self.shard.loop.stopped.wait())
         self.is_open = False
         await self._finish_calls()
@@ -357,8 +362,3 @@ class ShardThread:
 def _fail(future: asyncio.Future[None], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _complete(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tenantq.cluster.escrow import ANSWER_MS, Escrow
-from tenantq.cluster.home_rates import PartRates
+from tenantq.cluster.part_rates import PartRates
 from tenantq.cluster.part_rights import RightsQueries
 from tenantq.cluster.rights_audit import RightsAudit
 from tenantq.cluster.shard_calls import CallsFromShard

@@ -10,7 +10,6 @@ from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.access import Principal
-from tenantq.domain.message import Caller
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.record import entry_of
@@ -69,7 +68,7 @@ class TenantCreation:
             return await self._placements.place(tenant, allowed, self._served())
         except TenantqError as error:
             principal = await self._admission.identify(call, "put_tenant")
-            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            caller = call.caller(principal.id)
             entry = replace(entry_of("put_tenant", "", caller, ""), outcome="refused", error_code=error.code)
             await calls.query(fallback, "peer.note_entries", [entry])
             raise

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from tenantq.cluster.error_codec import shard_down
-from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import dedicated_shards
 from tenantq.cluster.registry import PlacementRows
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
@@ -25,6 +24,7 @@ from tenantq.domain.placement import (
     unit_name,
 )
 from tenantq.errors import Conflict, Invalid
+from tenantq.store.shard_directories import HOME
 
 ATTEMPTS: Final = 5
 """How often a row is written that others change at the same time."""
@@ -140,9 +140,7 @@ class TenantPlacements:
         """
         allowed, cluster = tuple(regions), self.cluster
         taken = dedicated_shards(self._marked_rows())
-        in_regions = [
-            one for one in cluster.shards_in(allowed) if cluster.region_of(one) in served or not cluster.regions
-        ]
+        in_regions = cluster.shards_in(allowed, served)
         if not in_regions and cluster.shards_in(allowed):
             names = ", ".join(allowed) or ", ".join(cluster.regions)
             raise Conflict(f"regions: no server of region {names} is running. Start one first.", tenant=tenant)
@@ -248,7 +246,7 @@ class TenantDirectory:
         """Read what has changed, because a tenant is not known."""
         await self._placements.refresh()
 
-    def check_whole(self) -> None:
+    def check_all_run(self) -> None:
         """Raise ShardDown unless all shards run: an unknown name gets the same reply as a tenant of one that does not."""
         for shard in range(len(self.topology.shards)):
             if not self._runs(shard):

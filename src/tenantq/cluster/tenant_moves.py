@@ -17,51 +17,31 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Coroutine
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 
+from tenantq.cluster.moving_units import MovingGroup, MovingTenant
+from tenantq.cluster.row_transfer import RowTransfer
 from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.placement import GROUP_SEPARATOR, split_unit
-from tenantq.engine.access_store import KEY_ROW, USE_ROW
-from tenantq.engine.catalog import QUEUE_ROW
+from tenantq.engine.catalog import MovedRow, decode_tenant
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.import_part import IMPORT_ROW
 from tenantq.engine.ops.move import (
     ActivateTenant,
-    BeginArrival,
     CancelArrival,
     DropMoved,
-    FenceQueues,
-    FenceTenant,
-    ReceiveRows,
     ReturnTenant,
-    check_group_movable,
-    check_movable,
 )
-from tenantq.engine.queue_groups import group_of
-from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
-from tenantq.engine.tenant_rows import META_KINDS, GroupCapture, RowCapture, RowChange, TenantCapture, shifted
 from tenantq.errors import Conflict, StoreFailed, TenantqError, Unavailable
 from tenantq.runtime.clock import sleep_ms
-from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 log = logging.getLogger("tenantq.shards")
-
-PART_BYTES: Final = 512 << 10
-PART_ROWS: Final = 512
-"""Most rows of one part. Each part is one operation of the target."""
-
-PAGE_ROWS_FIRST: Final = 16
-SMALL_REST: Final = 200
-"""With no more changes than this left, the tenant is fenced."""
-
-CATCH_UPS_MAX: Final = 20
-"""Attempts to get below that before the tenant is fenced anyway."""
 
 GROUPS_AT_ONCE: Final = 4
 """Groups of queues that leave a shard at a time. Each commit looks at the captures of all."""
@@ -89,55 +69,6 @@ class MoveProgress(msgspec.Struct, frozen=True):
 
 class Superseded(Conflict):
     """The tenant's placement was changed during the move."""
-
-
-class TenantArrivals:
-    """Receives tenants of other shards, whose owners call it. Used on the event loop of the shard."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self._sessions: dict[str, str] = {}  # by name: copies that have begun since this shard was opened
-
-    async def begin(self, id: int, name: str, source: int, session: str) -> int:
-        """Prepare to receive a tenant's rows, and return this shard's time."""
-        await self._shard.submit(BeginArrival(self._shard.state.platform, SYSTEM, id, name, source))
-        self._sessions[name] = session
-        return self._shard.state.shard_clock.now_ms()
-
-    async def receive(
-        self, id: int, name: str, session: str, changes: list[RowChange], row: bytes, key_ids: list[str]
-    ) -> int:
-        """Write rows of an arriving tenant; with ``row``, the last ones. Raises Conflict if another copy has begun."""
-        if self._sessions.get(name) != session:
-            raise Conflict("the target shard has another owner now, or another copy has begun")
-        platform = self._shard.state.platform
-        await self._shard.submit(ReceiveRows(platform, SYSTEM, id, name, changes, row, tuple(key_ids)))
-        if row:
-            await (
-                self._shard.loop.made_durable()
-            )  # what the directory decides next must not be undone by a power failure
-        return len(changes)
-
-    async def activate(self, name: str) -> int:
-        """Serve a tenant whose rows have arrived, and whose directory row names this shard."""
-        await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, name))
-        await self._shard.loop.made_durable()  # the source deletes its rows
-        return 0
-
-    def fate(self, id: int) -> str:
-        """Return what became of a tenant on this shard: "served", "leaving" (it is fenced), "erased", or "" if it is not known."""
-        catalog = self._shard.state.catalog
-        if id in catalog.tenants_by_id:
-            return "served"
-        if any(moved.id == id and moved.row for moved in catalog.moved.values()):
-            return "leaving"
-        return "erased" if any(one.tenant_id == id for one in self._shard.erasure.certificates()) else ""
-
-    async def cancel(self, name: str, session: str) -> int:
-        """Delete the rows of a tenant that does not move here."""
-        if self._sessions.get(name) == session:
-            await self._shard.submit(CancelArrival(self._shard.state.platform, SYSTEM, name))
-        return 0
 
 
 class TenantMoves:
@@ -275,23 +206,24 @@ class TenantMoves:
         if tenant is None or target is None or target == self._number:
             await self._placements.replace(name, msgspec.structs.replace(row, moving_to=None))
             return
-        what = _MovingGroup(self._shard, tenant, name) if split_unit(name)[1] else _MovingTenant(self._shard, tenant)
+        what = MovingGroup(self._shard, tenant, name) if split_unit(name)[1] else MovingTenant(self._shard, tenant)
         what.check()
         self._note(name, row, "copying")
         session, sent_ms = secrets.token_hex(8), state.shard_clock.now_ms()
         target_ms: int = await self.ask(target, "begin", tenant.id, name, self._number, session)
         # Moved times are ahead of the target's clock by at most the duration of this call, so leases never end early.
         ahead_ms = state.shard_clock.now_ms() - sent_ms
-        transfer = _RowTransfer(self, name, row, tenant.id, session, target_ms - sent_ms)
+        send = partial(self.ask, target, "receive", tenant.id, name, session)
+        transfer = RowTransfer(self._shard, name, target_ms - sent_ms, send, partial(self._report, name, row))
         capture = state.captures[name] = what.capture()
         try:
-            await transfer.copy(self._shard, capture, what.ranges())
+            await transfer.copy(capture, what.ranges())
             self._note(name, row, "switching", transfer.rows)
             await self._shard.submit(what.fence(target))
             await self._shard.loop.made_durable()
             until_ms = state.shard_clock.now_ms() + ahead_ms + 1  # from then on the target's messages are younger
             try:
-                await transfer.finish(self._shard, capture, what.key_ids())
+                await transfer.finish(capture, what.key_ids())
                 await sleep_ms(state.clock, max(0, until_ms - state.shard_clock.now_ms()))
                 done = msgspec.structs.replace(row, shard=target, moving_to=None)
                 if await self._placements.replace(name, done) is None:
@@ -306,7 +238,7 @@ class TenantMoves:
         finally:
             state.captures.pop(name, None)
 
-    def report(self, name: str, row: TenantPlacement, rows: int) -> None:
+    def _report(self, name: str, row: TenantPlacement, rows: int) -> None:
         """Note how many rows were copied. Raises Superseded if the tenant shall not move any more."""
         known = self._placements.row(name)
         if known is None or known.version != row.version:
@@ -324,7 +256,7 @@ class TenantMoves:
             try:
                 await self._placements.refresh()
                 if self._placements.row(split_unit(name)[0]) is None:
-                    await self._place_again(name, moved.id)
+                    await self._place_again(name, moved)
                 row, shard = self._placements.row(name), self._placements.shard_of(name)
                 if shard != self._number:
                     if shard == moved.target:
@@ -344,12 +276,13 @@ class TenantMoves:
                 await asyncio.sleep(RETRY_S / 10)
             moved = self._shard.state.catalog.moved.get(name)
 
-    async def _place_again(self, name: str, id: int) -> None:
+    async def _place_again(self, name: str, moved: MovedRow) -> None:
         """Write the directory row of a fenced tenant that has none, unless it was deleted.
 
         Raises an error if this is not known: because of a lost row, no shard deletes what may be the only copy.
         """
         tenant, group = split_unit(name)
+        id = moved.id
         if group:
             if id in self._shard.state.catalog.tenants_by_id:
                 raise Unavailable("the directory has no row of the tenant", tenant=tenant)
@@ -361,7 +294,7 @@ class TenantMoves:
         if "erased" not in fates.values():
             shard = next((one for one, fate in fates.items() if fate == "served"), self._number)
             log.warning("tenant %s: the directory has lost its row; it is on shard %d", name, shard)
-            await self._placements.put(name, shard)
+            await self._placements.put(name, shard, decode_tenant(moved.row).config.regions)
 
     async def _erase(self, name: str, id: int) -> None:
         """Remove the deleted rows from the files of the store, if it allows that."""
@@ -374,128 +307,3 @@ class TenantMoves:
         """Have the target do a step of a move, and return its answer. Raises what it raises, or ShardDown."""
         found: int = await self._calls.query(target, f"arrivals.{method}", *arguments, timeout_ms=ANSWER_MS)
         return found
-
-
-class _MovingTenant:
-    """A whole tenant that moves."""
-
-    def __init__(self, shard: Shard, tenant: TenantState) -> None:
-        self._shard, self._tenant = shard, tenant
-
-    def check(self) -> None:
-        """Raise Conflict if it cannot move now."""
-        check_movable(self._tenant)
-
-    def capture(self) -> RowCapture:
-        """Return what notes the changes of its rows from now on."""
-        return TenantCapture(self._tenant.id)
-
-    def ranges(self) -> list[tuple[str, bytes]]:
-        """Return the families and prefixes of its rows. The names of queues come first."""
-        prefix = tenant_prefix(self._tenant.id)
-        return [*(("meta", kind + prefix) for kind in META_KINDS), *((family, prefix) for family in QUEUE_FAMILIES)]
-
-    def fence(self, target: int) -> Operation[None]:
-        """Return what stops serving it."""
-        return FenceTenant(self._tenant, SYSTEM, target)
-
-    def key_ids(self) -> list[str]:
-        """Return its API keys."""
-        return list(self._shard.state.access.keys(self._tenant.id))
-
-
-class _MovingGroup:
-    """A group of queues of a spread tenant that moves."""
-
-    def __init__(self, shard: Shard, tenant: TenantState, unit: str) -> None:
-        self._shard, self._tenant, self._unit = shard, tenant, unit
-
-    def check(self) -> None:
-        """Raise Conflict if it cannot move now."""
-        check_group_movable(self._tenant, group_of(self._tenant, self._unit))
-
-    def capture(self) -> RowCapture:
-        """Return what notes the changes of its rows from now on, also of queues that are created from now on."""
-        queues = group_of(self._tenant, self._unit)
-        return GroupCapture(self._tenant.id, self._unit, [queue.prefix for queue in queues])
-
-    def ranges(self) -> list[tuple[str, bytes]]:
-        """Return the families and prefixes of its rows. The names of queues come first."""
-        prefixes = [queue.prefix for queue in group_of(self._tenant, self._unit)]
-        names = [("meta", kind + prefix) for prefix in prefixes for kind in (QUEUE_ROW, IMPORT_ROW)]
-        return [*names, *((family, prefix) for prefix in prefixes for family in QUEUE_FAMILIES)]
-
-    def fence(self, target: int) -> Operation[None]:
-        """Return what stops serving it."""
-        return FenceQueues(self._tenant, SYSTEM, self._unit, target)
-
-    def key_ids(self) -> list[str]:
-        """Return no API keys: they belong to the tenant."""
-        return []
-
-
-class _RowTransfer:
-    """Copies the rows of one tenant, or of a group of its queues, to the target."""
-
-    def __init__(
-        self, moves: TenantMoves, name: str, row: TenantPlacement, id: int, session: str, shift_ms: int
-    ) -> None:
-        self._moves, self._name, self._row = moves, name, row
-        self._id, self._session, self._shift_ms = id, session, shift_ms
-        self.rows = 0
-
-    async def copy(self, shard: Shard, capture: RowCapture, ranges: list[tuple[str, bytes]]) -> None:
-        """Copy all rows, and what changes meanwhile until little is left."""
-        for family, prefix in ranges:
-            await self._copy_range(shard, capture, family, prefix)
-        for _ in range(CATCH_UPS_MAX):
-            if len(capture) <= SMALL_REST:
-                break
-            await self._send(capture.take())
-
-    async def _copy_range(self, shard: Shard, capture: RowCapture, family: str, prefix: bytes) -> None:
-        """Copy the rows of a range up to the last one it has now. The capture has those that are added behind it."""
-        store, lower, rows = shard.state.store, prefix, PAGE_ROWS_FIRST
-        last = await asyncio.to_thread(store.last_item, store.family(family), prefix, after(prefix))
-        if last is None:
-            return
-        upper = last[0] + b"\0"
-        while page := await asyncio.to_thread(store.scan_items, store.family(family), lower, upper, rows):
-            await self._send([RowChange(family, key, value) for key, value in page])
-            await self._send(capture.take())
-            size = sum(len(value) for _, value in page)
-            rows = max(8, min(PART_ROWS, PART_BYTES * len(page) // (size + 1)))
-            lower = page[-1][0] + b"\0"
-            self._check(capture)
-
-    def _check(self, capture: RowCapture) -> None:
-        if capture.overrun:
-            raise Unavailable("the tenant changes faster than its rows are copied", tenant=self._name)
-        self._moves.report(self._name, self._row, self.rows)
-
-    async def finish(self, shard: Shard, capture: RowCapture, ids: list[str]) -> None:
-        """Copy the rest, the API keys and the tenant's own row, after the tenant was fenced."""
-        await self._send(capture.take())
-        store = shard.state.store
-        names = [kind + id.encode() for id in ids for kind in (KEY_ROW, USE_ROW)]
-        values = store.get_many(store.meta, names) if names else []
-        last = [RowChange("meta", key, value) for key, value in zip(names, values, strict=True) if value is not None]
-        await self._send(last, shard.state.catalog.moved[self._name].row, ids)
-
-    async def _send(self, changes: list[RowChange], row: bytes = b"", key_ids: list[str] | None = None) -> None:
-        """Send changes in parts. The tenant's own row goes with the last one."""
-        part: list[RowChange] = []
-        size = 0
-        for change in changes:
-            part.append(shifted(change, self._shift_ms))
-            size += len(change.key) + len(change.value or b"")
-            if len(part) == PART_ROWS or size >= PART_BYTES:
-                await self._send_part(part, b"", [])
-                part, size = [], 0
-        if part or row:
-            await self._send_part(part, row, key_ids or [])
-
-    async def _send_part(self, part: list[RowChange], row: bytes, key_ids: list[str]) -> None:
-        target = self._row.moving_to
-        assert target is not None
-        self.rows += await self._moves.ask(target, "receive", self._id, self._name, self._session, part, row, key_ids)

@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from textual.binding import Binding
-from textual.dom import DOMNode
 
 from tenantq.client import AsyncQueue
+from tenantq.console.context import ConsoleContext
 from tenantq.console.dialogs import Dialog, TokenScreen
 from tenantq.console.queue_rows import plan_lines
 from tenantq.console.tenant_settings import REASON, FormField, changed_settings, check_destroy, form_fields, with_reason
@@ -25,9 +25,6 @@ from tenantq.wire.signups import SignupItem
 from tenantq.wire.templates import AppliedItem
 from tenantq.wire.tenants import TenantReply
 
-if TYPE_CHECKING:
-    from tenantq.console.app import ConsoleApp
-
 T = TypeVar("T")
 
 _NOTE_CHARS: Final = 300  # of a sign-up, shown in a dialog
@@ -35,15 +32,10 @@ _REDRIVE_POLL_S: Final = 0.1
 _REDRIVE_POLLS_MAX: Final = 300  # a longer redrive continues on the server
 
 
-def console_of(node: DOMNode) -> ConsoleApp:
-    """Return the console that a widget or screen belongs to."""
-    return cast("ConsoleApp", node.app)
-
-
 # ---- queues ----
 
 
-async def pause_or_resume(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
+async def pause_or_resume(console: ConsoleContext, tenant: str, queue: QueueReply) -> None:
     """Pause deliveries of a queue, or resume them."""
     target = console.client.tenant(tenant).queue(queue.name)
     if queue.status == "paused":
@@ -52,7 +44,7 @@ async def pause_or_resume(console: ConsoleApp, tenant: str, queue: QueueReply) -
         await console.perform(target.pause(), lambda _: f"paused {queue.name}: messages can be added, polls wait")
 
 
-async def purge(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
+async def purge(console: ConsoleContext, tenant: str, queue: QueueReply) -> None:
     """Empty a queue after the user typed its name and a reason."""
     count = queue.ready + queue.delayed + queue.in_flight
     text = f"This deletes {plural(count, 'message')} of queue {queue.name}. This cannot be undone."
@@ -63,12 +55,12 @@ async def purge(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
         await console.perform(work, lambda purged: f"purged {plural(purged, 'message')} of {queue.name}")
 
 
-async def redrive(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
+async def redrive(console: ConsoleContext, tenant: str, queue: QueueReply) -> None:
     """Redrive all dead letters of a queue."""
     await redrive_messages(console, tenant, queue.name, None)
 
 
-async def redrive_messages(console: ConsoleApp, tenant: str, queue: str, ids: Sequence[str] | None) -> None:
+async def redrive_messages(console: ConsoleContext, tenant: str, queue: str, ids: Sequence[str] | None) -> None:
     """Count the dead letters that would be redriven, ask, and redrive them; ``ids`` None means all."""
     target = console.client.tenant(tenant).queue(queue)
     found = await console.read(_finished(target, dry_run=True, ids=ids))
@@ -100,7 +92,7 @@ def _redriven(task: RedriveReply) -> str:
     return f"moved {task.moved:,} dead letters{skipped}{ending}"
 
 
-async def delete_message(console: ConsoleApp, tenant: str, queue: str, id: str) -> bool:
+async def delete_message(console: ConsoleContext, tenant: str, queue: str, id: str) -> bool:
     """Delete a message after a confirmation. Returns whether it was deleted."""
     if not await _confirm(console, "Delete message", f"Deletes {id} from {queue}. This cannot be undone.", "Delete"):
         return False
@@ -111,7 +103,7 @@ async def delete_message(console: ConsoleApp, tenant: str, queue: str, id: str) 
     return bool(removed and removed[0])
 
 
-async def ask_message_id(console: ConsoleApp, queue: str) -> str | None:
+async def ask_message_id(console: ConsoleContext, queue: str) -> str | None:
     """Return the message ID that the user types, or None."""
 
     def check(typed: dict[str, str]) -> str:
@@ -135,14 +127,14 @@ QUEUE_BINDINGS: Final = [
 # ---- tenants ----
 
 
-async def edit_tenant(console: ConsoleApp, tenant: TenantReply) -> None:
+async def edit_tenant(console: ConsoleContext, tenant: TenantReply) -> None:
     """Change a tenant's weight, quotas, limits and alerts, with a reason. Only changed settings are sent."""
     text = "An empty field means no limit. Only changed fields are sent."
     fields, changes = form_fields(tenant.config), partial(changed_settings, tenant.config)
     await _ask_changes(console, tenant.name, f"Settings of {tenant.name}", text, fields, changes, done="Save")
 
 
-async def apply_plan(console: ConsoleApp, tenant: TenantReply) -> None:
+async def apply_plan(console: ConsoleContext, tenant: TenantReply) -> None:
     """Give a tenant the weight, quotas and limits of a plan, with a reason."""
     plans = await console.read(console.client.platform().plans())
     if plans is None:
@@ -156,7 +148,7 @@ async def apply_plan(console: ConsoleApp, tenant: TenantReply) -> None:
     await _ask_changes(console, tenant.name, f"Plan of {tenant.name}", text, fields, changes, done="Apply")
 
 
-async def silence(console: ConsoleApp, tenant: str) -> None:
+async def silence(console: ConsoleContext, tenant: str) -> None:
     """Silence the alerts of a tenant for a while."""
     text = "The alerts stay listed. Those still active afterwards are sent then."
 
@@ -167,13 +159,13 @@ async def silence(console: ConsoleApp, tenant: str) -> None:
     await _ask_changes(console, tenant, f"Silence alerts of {tenant}", text, fields, changes, done="Silence")
 
 
-async def unsilence(console: ConsoleApp, tenant: str) -> None:
+async def unsilence(console: ConsoleContext, tenant: str) -> None:
     """End the silence of a tenant."""
     await _configure(console, tenant, {"alerts": {"silenced_until": None}})
 
 
 async def _ask_changes(
-    console: ConsoleApp, tenant: str, title: str, text: str, fields: Sequence[FormField],
+    console: ConsoleContext, tenant: str, title: str, text: str, fields: Sequence[FormField],
     changes: Callable[[dict[str, str]], dict[str, Any]], *, done: str,
 ) -> None:  # fmt: skip
     """Ask for changes of a tenant and a reason, and send them. ``changes`` returns those that the user typed."""
@@ -186,7 +178,7 @@ async def _ask_changes(
         await _configure(console, tenant, wanted)
 
 
-async def _configure(console: ConsoleApp, tenant: str, changes: dict[str, Any]) -> None:
+async def _configure(console: ConsoleContext, tenant: str, changes: dict[str, Any]) -> None:
     if not changes:
         console.say("nothing was changed")
         return
@@ -194,7 +186,7 @@ async def _configure(console: ConsoleApp, tenant: str, changes: dict[str, Any]) 
     await console.perform(console.client.tenant(tenant).configure(**changes), lambda _: f"changed {tenant}: {names}")
 
 
-async def create_tenant(console: ConsoleApp) -> None:
+async def create_tenant(console: ConsoleContext) -> None:
     """Create a tenant and show it."""
     fields = [FormField("name", "name", hint="a-z, 0-9, -; 3 to 32"), *form_fields({}, unset="the plan's value")]
     text = "An empty field means the value of the default plan."
@@ -210,7 +202,7 @@ async def create_tenant(console: ConsoleApp) -> None:
         console.choose(name)
 
 
-async def _create(console: ConsoleApp, name: str, settings: dict[str, Any]) -> TenantReply:
+async def _create(console: ConsoleContext, name: str, settings: dict[str, Any]) -> TenantReply:
     target = console.client.tenant(name)
     try:
         await target.get()
@@ -219,7 +211,7 @@ async def _create(console: ConsoleApp, name: str, settings: dict[str, Any]) -> T
     raise Conflict(f"tenant {name} already exists; select it with t and edit it with e", tenant=name)
 
 
-async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
+async def suspend_or_resume(console: ConsoleContext, tenant: TenantReply) -> None:
     """Suspend a tenant, with a reason for the journal, or resume it."""
     target = console.client.tenant(tenant.name)
     if tenant.status == "suspended":
@@ -245,7 +237,7 @@ TENANT_BINDINGS: Final = [
 # ---- onboarding ----
 
 
-async def approve_signup(console: ConsoleApp, signup: SignupItem) -> None:
+async def approve_signup(console: ConsoleContext, signup: SignupItem) -> None:
     """Create the tenant of a sign-up with a plan and a template, and show the token of its first key once."""
     platform = console.client.platform()
     found = await console.read(asyncio.gather(platform.plans(), platform.templates()))
@@ -273,7 +265,7 @@ async def approve_signup(console: ConsoleApp, signup: SignupItem) -> None:
         await console.push_screen_wait(TokenScreen(f"Tenant {made.tenant}", text, made.token))
 
 
-async def reject_signup(console: ConsoleApp, signup: SignupItem) -> None:
+async def reject_signup(console: ConsoleContext, signup: SignupItem) -> None:
     """Reject a sign-up, with a reason for the audit trail."""
     text = f"{preview(signup.contact.encode())} gets no tenant."
     reason = await _ask_reason(console, f"Reject tenant {signup.tenant}", text, done="Reject")
@@ -291,7 +283,7 @@ def show_outcomes(applied: Iterable[AppliedItem]) -> str:
 # ---- access ----
 
 
-async def release_containment(console: ConsoleApp, containment: ContainmentItem) -> None:
+async def release_containment(console: ConsoleContext, containment: ContainmentItem) -> None:
     """Release a containment early, after a confirmation."""
     what = printable(f"{containment.action.replace('_', ' ')} {containment.principal or containment.tenant}")
     why = f"{' (dry run)' if containment.dry_run else ''} because of {printable(containment.text)}"
@@ -301,14 +293,14 @@ async def release_containment(console: ConsoleApp, containment: ContainmentItem)
         await console.perform(work, lambda _: f"released: {what}")
 
 
-async def revoke_key(console: ConsoleApp, tenant: str, key_id: str, name: str) -> bool:
+async def revoke_key(console: ConsoleContext, tenant: str, key_id: str, name: str) -> bool:
     """Revoke a key after a confirmation. Returns whether it was revoked."""
     text = f"Key {name} ({key_id}) of {tenant} stops working immediately. This cannot be undone."
     revoke = partial(console.client.tenant(tenant).revoke_key, key_id)
     return await _confirm(console, "Revoke key", text, "Revoke") and await _revoke(console, revoke, f"key {name}")
 
 
-async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool:
+async def revoke_grant(console: ConsoleContext, tenant: str, principal: str) -> bool:
     """Revoke the grant of a principal after a confirmation. Returns whether it was revoked."""
     text = f"{principal} loses its grant in {tenant}."
     revoke, what = (
@@ -318,7 +310,7 @@ async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool
     return await _confirm(console, "Revoke grant", text, "Revoke") and await _revoke(console, revoke, what)
 
 
-async def revoke_tokens(console: ConsoleApp, tenant: str, principal: str) -> bool:
+async def revoke_tokens(console: ConsoleContext, tenant: str, principal: str) -> bool:
     """Refuse all tokens of a principal of a tenant for some time. Returns whether they were revoked."""
     text = f"All tokens of {principal} stop working in {tenant} and wherever it has grants. Choose at least their lifetime."
     fields, title = [FormField("length", "for", "1d", "1h, 7d")], "Revoke tokens"
@@ -330,7 +322,7 @@ async def revoke_tokens(console: ConsoleApp, tenant: str, principal: str) -> boo
     return await _revoke(console, revoke, f"the tokens of {principal}")
 
 
-async def _revoke(console: ConsoleApp, revoke: Callable[[], Awaitable[None]], what: str) -> bool:
+async def _revoke(console: ConsoleContext, revoke: Callable[[], Awaitable[None]], what: str) -> bool:
     """Revoke a right. Returns whether that succeeded."""
 
     async def work() -> bool:
@@ -359,7 +351,7 @@ def _length_ms(typed: dict[str, str]) -> int:
 
 
 async def _ask(
-    console: ConsoleApp,
+    console: ConsoleContext,
     title: str,
     text: str,
     fields: Sequence[FormField],
@@ -370,9 +362,9 @@ async def _ask(
     return await console.push_screen_wait(Dialog(title, text, fields, check, done=done))
 
 
-async def _ask_reason(console: ConsoleApp, title: str, text: str, *, done: str) -> str | None:
+async def _ask_reason(console: ConsoleContext, title: str, text: str, *, done: str) -> str | None:
     return await _ask(console, title, text, [REASON], lambda typed: typed["reason"].strip(), done=done)
 
 
-async def _confirm(console: ConsoleApp, title: str, text: str, yes: str) -> bool:
+async def _confirm(console: ConsoleContext, title: str, text: str, yes: str) -> bool:
     return bool(await _ask(console, title, text, [], lambda _: True, done=yes))

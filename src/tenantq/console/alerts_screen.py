@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.live_table import LiveTable, ReadTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.state_screen import StateScreen
@@ -58,7 +59,7 @@ class AlertsScreen(StateScreen):
         yield Static("", classes="head", markup=False)
         yield LiveTable(ALERT_COLUMNS, empty="…", id="alerts")
         yield Static("Containments. Press Tab to select them", classes="head", markup=False)
-        console = actions.console_of(self)
+        console = console_of(self)
         read = partial(console.reader.ask, "containments", "", console.client.platform().containments)
         # As for an alert, the tenant comes first in the key.
         yield ReadTable(
@@ -83,11 +84,11 @@ class AlertsScreen(StateScreen):
         event.stop()
         if tenant := self._tenant():
             self.app.pop_screen()
-            actions.console_of(self).choose(tenant)
+            console_of(self).choose(tenant)
 
     @work(group="action", exclusive=True)
     async def action_alerts(self, name: str) -> None:
-        console, tenant = actions.console_of(self), self._tenant()
+        console, tenant = console_of(self), self._tenant()
         if not tenant:
             console.say("select a row with a tenant")
         else:
@@ -97,7 +98,7 @@ class AlertsScreen(StateScreen):
     async def action_release(self) -> None:
         table = self.query_one("#containments", ReadTable)
         if table.item is not None:
-            await actions.release_containment(actions.console_of(self), table.item)
+            await actions.release_containment(console_of(self), table.item)
             table.reload()
 
     def _tenant(self) -> str:

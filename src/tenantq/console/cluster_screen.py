@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.live_table import LiveTable
 from tenantq.console.table import Cell, Column, Row, row_of
 from tenantq.domain.formatting import plural, show_time
@@ -97,7 +97,7 @@ class ClusterScreen(ModalScreen[None]):
     @work(group="page", exclusive=True)
     async def read_cluster(self) -> None:
         """Read the cluster. A server without one says so, and the screen closes."""
-        console = actions.console_of(self)
+        console = console_of(self)
         found = await console.read(console.client.platform().cluster())
         if not self.is_attached:
             return

@@ -14,6 +14,7 @@ from textual.widgets import Static, Tab, Tabs
 from tenantq.console import actions
 from tenantq.console.alerts_screen import AlertsScreen
 from tenantq.console.cluster_screen import ClusterScreen
+from tenantq.console.context import console_of
 from tenantq.console.dialogs import TenantSwitcher
 from tenantq.console.live_table import LiveTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
@@ -70,7 +71,7 @@ class ManageScreen(StateScreen):
 
     @work(group="action", exclusive=True)
     async def action_tenant(self, name: str) -> None:
-        view, console = self.state.view, actions.console_of(self)
+        view, console = self.state.view, console_of(self)
         if view is None or isinstance(view.facts, NotGranted):
             console.say(NOT_GRANTED_TEXT)
         else:
@@ -145,7 +146,7 @@ class MainScreen(StateScreen):
 
     def on_tenants_panel_chosen(self, event: TenantsPanel.Chosen) -> None:
         """Show the tenant, and go to its queues if they are hidden."""
-        actions.console_of(self).choose(event.tenant)
+        console_of(self).choose(event.tenant)
         if self.has_class("-narrow") or self.has_class("-zoomed"):
             self.activate("queues")
 
@@ -159,11 +160,11 @@ class MainScreen(StateScreen):
     def action_number(self, number: int) -> None:
         for tenant in self.state.tenants:
             if tenant.number == number:
-                actions.console_of(self).choose(tenant.name)
+                console_of(self).choose(tenant.name)
 
     def action_alerts(self) -> None:
         self.app.push_screen(AlertsScreen(self.state))
-        actions.console_of(self).refresh_soon()
+        console_of(self).refresh_soon()
 
     def action_onboarding(self) -> None:
         self.app.push_screen(OnboardingScreen(self.state))
@@ -173,14 +174,14 @@ class MainScreen(StateScreen):
 
     def action_manage(self) -> None:
         if self.state.tenant is None:
-            actions.console_of(self).say("not granted: this credential cannot read its tenant")
+            console_of(self).say("not granted: this credential cannot read its tenant")
         else:
             self.app.push_screen(ManageScreen(self.state))
 
     @work(group="action", exclusive=True)
     async def action_switch(self) -> None:
-        console = actions.console_of(self)
-        name = await console.push_screen_wait(TenantSwitcher(self.state.tenants, self.state.tenant))
+        console = console_of(self)
+        name = await self.app.push_screen_wait(TenantSwitcher(self.state.tenants, self.state.tenant))
         if name is not None:
             console.choose(name)
 

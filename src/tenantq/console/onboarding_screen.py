@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.live_table import LiveTable, ReadTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT
 from tenantq.console.report_screen import ReportScreen
@@ -89,7 +90,7 @@ class ApplyScreen(ModalScreen[None]):
 
     @work(group="page", exclusive=True)
     async def _call_server(self, *, dry_run: bool) -> None:
-        console, template = actions.console_of(self), self._template
+        console, template = console_of(self), self._template
         call = console.client.tenant(self._tenant).apply_template(template.name, owner=template.owner, dry_run=dry_run)
         found = await (console.read(call) if dry_run else console.perform(call, lambda _: f"applied {template.name}"))
         if not self.is_attached:
@@ -115,7 +116,7 @@ class OnboardingScreen(StateScreen):
     ]
 
     def compose(self) -> ComposeResult:
-        console, tenant = actions.console_of(self), self.state.tenant
+        console, tenant = console_of(self), self.state.tenant
         client, ask = console.client, console.reader.ask
         # administrators of the platform may apply any template
         scope = client.platform() if tenant is None or self.state.everyone else client.tenant(tenant)
@@ -139,13 +140,13 @@ class OnboardingScreen(StateScreen):
 
     def action_signup(self, name: str) -> None:
         # The app runs it: a screen that is closed would cancel the call whose reply has the only copy of the token.
-        actions.console_of(self).run_worker(self._decide(name), group="signup")
+        self.app.run_worker(self._decide(name), group="signup")
 
     async def _decide(self, name: str) -> None:
         table = self.query_one("#signups", ReadTable)
         if table.item is not None:
             decide = actions.approve_signup if name == "approve" else actions.reject_signup
-            await decide(actions.console_of(self), table.item)
+            await decide(console_of(self), table.item)
             if table.is_attached:
                 table.reload()
 
@@ -164,6 +165,6 @@ class OnboardingScreen(StateScreen):
     def action_apply_template(self) -> None:
         template, tenant = self.query_one("#templates", ReadTable).item, self.state.tenant
         if tenant is None:
-            actions.console_of(self).say(f"{NOT_GRANTED_TEXT}: this credential cannot read its tenant")
+            console_of(self).say(f"{NOT_GRANTED_TEXT}: this credential cannot read its tenant")
         elif template is not None:
             self.app.push_screen(ApplyScreen(tenant, template))

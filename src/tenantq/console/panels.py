@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.live_table import LiveTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted, known
 from tenantq.console.queue_rows import (
@@ -133,7 +134,7 @@ class TenantsPanel(Panel):
 
     @work(group="action", exclusive=True)
     async def action_tenant(self, name: str) -> None:
-        console, tenant = actions.console_of(self), self.table.current
+        console, tenant = console_of(self), self.table.current
         if tenant is not None and self.state.tenant is not None:
             facts = await console.read(console.client.tenant(tenant).get())
             if facts is not None:
@@ -190,7 +191,7 @@ class QueuesPanel(Panel):
     async def action_queue(self, name: str) -> None:
         queue = self.state.queue(self.table.current)
         if queue is not None and self.state.tenant is not None:
-            await actions.QUEUE_ACTIONS[name](actions.console_of(self), self.state.tenant, queue)
+            await actions.QUEUE_ACTIONS[name](console_of(self), self.state.tenant, queue)
 
 
 def _truncation_note(view: TenantView) -> str:

@@ -12,6 +12,7 @@ from textual.widgets import Static, TabbedContent, TabPane
 
 from tenantq.client import Page
 from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.live_table import LiveTable
 from tenantq.console.message_rows import DEAD_COLUMNS, MESSAGE_COLUMNS, dead_rows, message_rows, message_text
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted, or_not_granted
@@ -56,7 +57,7 @@ class MessageScreen(StateScreen):
 
     @work(group="page", exclusive=True)
     async def action_reload(self) -> None:
-        console = actions.console_of(self)
+        console = console_of(self)
         tenant = console.client.tenant(self._tenant)
         message = await console.read(tenant.queue(self._stored_in).get(self._message))
         if message is None or not self.is_attached:
@@ -67,7 +68,7 @@ class MessageScreen(StateScreen):
 
     @work(group="action", exclusive=True)
     async def action_redrive(self) -> None:
-        console = actions.console_of(self)
+        console = console_of(self)
         if self._stored_in == self._queue:
             console.say("this message is not a dead letter")
         else:
@@ -75,7 +76,7 @@ class MessageScreen(StateScreen):
 
     @work(group="action", exclusive=True)
     async def action_delete(self) -> None:
-        if await actions.delete_message(actions.console_of(self), self._tenant, self._stored_in, self._message):
+        if await actions.delete_message(console_of(self), self._tenant, self._stored_in, self._message):
             self.app.pop_screen()
 
 
@@ -204,7 +205,7 @@ class QueueScreen(StateScreen):
     @work(group="action", exclusive=True)
     async def action_find(self) -> None:
         """Open the message whose ID the user types. It may be waiting, leased or a dead letter."""
-        console = actions.console_of(self)
+        console = console_of(self)
         id = await actions.ask_message_id(console, self._queue.name)
         if id is None:
             return
@@ -221,14 +222,14 @@ class QueueScreen(StateScreen):
     @work(group="action", exclusive=True)
     async def action_delete(self) -> None:
         pages, key = self._pages.get(self.tab), self.query_one(f"#{self.tab}-table", LiveTable).current
-        console = actions.console_of(self)
+        console = console_of(self)
         if pages is not None and key and await actions.delete_message(console, self._tenant, pages.queue, key):
             await self._read(self.tab)
 
     @work(group="action", exclusive=True)
     async def action_queue(self, name: str) -> None:
         """Run one of the queue actions, and read again what it changed."""
-        await actions.QUEUE_ACTIONS[name](actions.console_of(self), self._tenant, self._queue)
+        await actions.QUEUE_ACTIONS[name](console_of(self), self._tenant, self._queue)
         if name != "pause":
             await self._read(self.tab)
 
@@ -236,7 +237,7 @@ class QueueScreen(StateScreen):
         pages = self._pages.get(tab)
         if pages is None:
             return
-        console = actions.console_of(self)
+        console = console_of(self)
         queue = console.client.tenant(self._tenant).queue(pages.queue)
         page = await console.read(or_not_granted(_or_empty(queue.peek(PAGE, cursor=pages.cursors[-1]))))
         if page is not None and self.is_attached:

@@ -16,7 +16,7 @@ from textual.containers import VerticalScroll
 from textual.dom import DOMNode
 from textual.widgets import Markdown
 
-from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.not_granted import NOT_GRANTED_TEXT
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX
 from tenantq.console.reports import (
@@ -65,7 +65,7 @@ class ReportScreen(StateScreen):
 
     @work(group="page", exclusive=True)
     async def action_reload(self) -> None:
-        text = await actions.console_of(self).read(self._read_report())
+        text = await console_of(self).read(self._read_report())
         if not self.is_attached:
             return
         if text is not None:
@@ -94,7 +94,7 @@ REPORT_BINDINGS: Final = [
 
 def show_report(node: DOMNode, state: ConsoleState, name: str) -> None:
     """Show a report about the shown tenant; the compliance of the platform while the audit trail is the platform's."""
-    console = actions.console_of(node)
+    console = console_of(node)
     tenant, reader = state.tenant, console.reader
     if tenant is None:
         console.say(f"{NOT_GRANTED_TEXT}: this credential cannot read its tenant")
@@ -115,14 +115,14 @@ def show_report(node: DOMNode, state: ConsoleState, name: str) -> None:
         return document(*controls_report(await console.client.platform().compliance()))
 
     if name == "compliance" and state.audit_filter.platform:
-        console.push_screen(ReportScreen(state, "compliance-platform", platform_compliance))
+        node.app.push_screen(ReportScreen(state, "compliance-platform", platform_compliance))
     else:
-        console.push_screen(ReportScreen(state, f"{name}-{tenant}", usage if name == "usage" else compliance))
+        node.app.push_screen(ReportScreen(state, f"{name}-{tenant}", usage if name == "usage" else compliance))
 
 
 def show_access_review(node: DOMNode, state: ConsoleState, principal: str) -> None:
     """Show a report about a principal in all tenants."""
-    console = actions.console_of(node)
+    console = console_of(node)
     reader = console.reader
 
     async def review() -> str:
@@ -135,4 +135,4 @@ def show_access_review(node: DOMNode, state: ConsoleState, principal: str) -> No
         return access_report(principal, found, denied, about, reader.clock.wall_ms())
 
     stem = re.sub(r"[^\w.-]+", "-", f"access-{principal}")
-    console.push_screen(ReportScreen(state, stem, review))
+    node.app.push_screen(ReportScreen(state, stem, review))

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, Static
 
 from tenantq.console import actions
+from tenantq.console.context import console_of
 from tenantq.console.dialogs import Dialog
 from tenantq.console.live_table import LiveTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
@@ -74,7 +75,7 @@ class PrincipalScreen(ModalScreen[None]):
     @work(group="page", exclusive=True)
     async def read_permissions(self) -> None:
         """Read the rights from all tenants."""
-        console = actions.console_of(self)
+        console = console_of(self)
         names = [one.name for one in self._state.tenants][:PERMISSIONS_TENANTS_MAX]
         found = await console.read(console.reader.permissions(self._principal, names))
         if found is None or not self.is_attached:
@@ -93,7 +94,7 @@ class PrincipalScreen(ModalScreen[None]):
 
     @work(group="action", exclusive=True)
     async def action_revoke(self) -> None:
-        console = actions.console_of(self)
+        console = console_of(self)
         tenant, _, principal = (self.query_one(LiveTable).current or "").partition(" ")
         chosen = next((one for one in self._found if (one.tenant, one.grant.principal) == (tenant, principal)), None)
         if chosen is None:
@@ -210,7 +211,7 @@ class SecurityPanel(Panel):
 
     def action_scope(self) -> None:
         if not self.state.everyone:
-            actions.console_of(self).say("only platform administrators can read the audit trail of the platform")
+            console_of(self).say("only platform administrators can read the audit trail of the platform")
             return
         old = self.state.audit_filter
         self._set_filter(msgspec.structs.replace(old, platform=not old.platform))
@@ -230,14 +231,14 @@ class SecurityPanel(Panel):
         ]
         check = partial(parse_filter, platform=old.platform)
         dialog = Dialog("Audit trail", "", fields, check, done="Show")
-        wanted = await actions.console_of(self).push_screen_wait(dialog)
+        wanted = await self.app.push_screen_wait(dialog)
         if wanted is not None:
             self._set_filter(wanted)
 
     @work(group="action", exclusive=True)
     async def action_older(self) -> None:
         """Read the next page of the trail. The trail is then not refreshed automatically."""
-        console = actions.console_of(self)
+        console = console_of(self)
         security, tenant, cursor = self.state.security, self.state.tenant, self.state.audit_cursor
         if security is None or tenant is None or isinstance(security.audit, NotGranted):
             return
@@ -255,11 +256,11 @@ class SecurityPanel(Panel):
     async def action_principal(self) -> None:
         principal = self._principal()
         if principal:
-            await actions.console_of(self).push_screen_wait(PrincipalScreen(self.state, principal))
+            await self.app.push_screen_wait(PrincipalScreen(self.state, principal))
 
     @work(group="action", exclusive=True)
     async def action_revoke(self) -> None:
-        console = actions.console_of(self)
+        console = console_of(self)
         security, key = self.state.security, self.table.current
         if security is None or key is None or self.view in {"audit", "controls"}:
             console.say("select a key (k) or a grant (g) to revoke")
@@ -286,7 +287,7 @@ class SecurityPanel(Panel):
 
     def _set_filter(self, wanted: AuditFilter) -> None:
         self.state.audit_filter = wanted
-        actions.console_of(self).action_refresh_all()
+        console_of(self).action_refresh_all()
 
     def _heading(self) -> str:
         if self.view == "audit":

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 
 from tenantq.console.table import Cell, Column, Row, Tone, count_cell, minute_of, row_of
+from tenantq.domain.access import AuditResult
 from tenantq.domain.compliance import ControlStatus
 from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
 from tenantq.wire.access import GrantItem, KeyItem
 from tenantq.wire.compliance import ControlItem
-
-Result = Literal["SUCCESS", "DENIED", "ERROR"]
 
 AUDIT_COLUMNS: Final = (
     Column("time", "UTC time", 8, 0, lambda row, now_ms: Cell(_audit_time(int(row.get("ts") or 0), now_ms))),
@@ -80,7 +79,7 @@ _DAY_MS: Final = 86_400_000
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on rows of the trail. None means any value."""
 
-    result: Result | None = None
+    result: AuditResult | None = None
     principal: str | None = None
     action: str | None = None
     queue: str | None = None
@@ -129,8 +128,8 @@ def parse_filter(typed: Mapping[str, str], *, platform: bool) -> AuditFilter:
     """Return the filter of the typed fields. Raises Invalid with the name of the field."""
     text = {name: value.strip() for name, value in typed.items()}
     result = text.get("result", "").upper()
-    if result and result not in get_args(Result):
-        raise Invalid(f"result: must be {', '.join(get_args(Result))} or empty")
+    if result and result not in get_args(AuditResult):
+        raise Invalid(f"result: must be {', '.join(get_args(AuditResult))} or empty")
     back = text.get("back", "")
     back_ms = parse_duration(back) if back else None
     if back and (back_ms is None or back.isdigit()):

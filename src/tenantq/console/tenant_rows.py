@@ -13,7 +13,7 @@ from tenantq.domain.names import dead_letter_name
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import TenantFigures, TenantReply, UsageReply
 
-Health = Literal["good", "warning", "critical"]
+TenantHealth = Literal["good", "warning", "critical"]
 SortKey = Literal["name", "quota", "backlog", "in_flight", "dead", "throttled", "weight"]
 
 SORT_KEYS: Final[tuple[SortKey, ...]] = ("name", "quota", "backlog", "in_flight", "dead", "throttled", "weight")
@@ -36,8 +36,8 @@ TENANT_COLUMNS: Final = (
     Column("done", "done/s", 6, 10, lambda one, _, rates: rate_cell(rates.last(f"{one.name}/done")), right=True),
     Column("trend", "trend", TREND, 8, lambda one, _, rates: trend_cell(rates.all(f"{one.name}/added"))),
 )  # fmt: skip
-_MARKS: Final[dict[Health, str]] = {"good": "●", "warning": "▲", "critical": "■"}
-_RANK: Final[dict[Health, int]] = {"good": 0, "warning": 1, "critical": 2}
+_MARKS: Final[dict[TenantHealth, str]] = {"good": "●", "warning": "▲", "critical": "■"}
+_RANK: Final[dict[TenantHealth, int]] = {"good": 0, "warning": 1, "critical": 2}
 
 
 class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     on_hold: bool = False
     weight: int | None = None
-    health: Health | None = None
+    health: TenantHealth | None = None
     backlog: int | None = None
     in_flight: int | None = None
     dead: int | None = None
@@ -138,7 +138,7 @@ def is_idle(tenant: TenantSummary, rates: RateHistory) -> bool:
     return tenant.backlog == 0 and bool(seen) and not any(seen)
 
 
-def health_cell(health: Health | None) -> Cell:
+def health_cell(health: TenantHealth | None) -> Cell:
     """Return the state of quotas as mark, word and tone."""
     if health is None:
         return Cell(NOT_GRANTED_TEXT, "dim")

@@ -1,15 +1,9 @@
 """Compares a queue's counters with its rows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from tenantq.doctor.checked_queue import CheckedQueue
 from tenantq.engine.level import NEVER
 from tenantq.store.keys import from_be64
 from tenantq.store.rows import CountersRow, LevelRow
-
-if TYPE_CHECKING:
-    from tenantq.doctor.queue_check import QueueCheck
 
 
 class LevelRecount:
@@ -57,46 +51,48 @@ class Recount:
         self.rows += 1
 
 
-def compare(recount: Recount, stored: CountersRow | None, check: QueueCheck) -> None:
+def compare(recount: Recount, stored: CountersRow | None, checked: CheckedQueue) -> None:
     """Record every counter that differs and every bound that is wrong."""
     if stored is None:
         if recount.rows or recount.bytes:
-            check.found("counters", "The queue has rows but no counters.")
+            checked.found("counters", "The queue has rows but no counters.")
         return
     for priority, level in recount.levels.items():
-        _compare_level(priority, level, check)
+        _compare_level(priority, level, checked)
     for name in ("blocked", "in_flight", "bytes"):
         counted, kept = getattr(recount, name), getattr(stored, name)
         if counted != kept:
-            check.found("counters", f"The counter {name} is {kept}, a recount gives {counted}.")
+            checked.found("counters", f"The counter {name} is {kept}, a recount gives {counted}.")
     if stored.next_lease > recount.first_deadline:
-        check.found(
+        checked.found(
             "counters", f"A lease ends at {recount.first_deadline}, before next_lease, which is {stored.next_lease}."
         )
     if stored.next_expiry > recount.first_expiry:
-        check.found(
+        checked.found(
             "counters", f"A row expires at {recount.first_expiry}, before next_expiry, which is {stored.next_expiry}."
         )
 
 
-def _compare_level(priority: int, level: LevelRecount, check: QueueCheck) -> None:
+def _compare_level(priority: int, level: LevelRecount, checked: CheckedQueue) -> None:
     stored = level.stored
     if stored is None:
         rows = level.ready + level.delayed
-        check.found("counters", f"Priority {priority} has {rows} waiting messages, but the counters have none.")
+        checked.found("counters", f"Priority {priority} has {rows} waiting messages, but the counters have none.")
         return
     for name in ("ready", "delayed"):
         counted, kept = getattr(level, name), getattr(stored, name)
         if counted != kept:
-            check.found("counters", f"The counter {name} of priority {priority} is {kept}, a recount gives {counted}.")
+            checked.found(
+                "counters", f"The counter {name} of priority {priority} is {kept}, a recount gives {counted}."
+            )
     if level.first is not None and level.first < stored.cursor:
-        check.found(
+        checked.found(
             "counters",
             f"The cursor of priority {priority} is past a waiting message, so no poll finds it.",
             level.first[8:],
         )
     if level.delayed and level.first_due < stored.next_due:
-        check.found(
+        checked.found(
             "counters",
             f"A message of priority {priority} is due at {level.first_due}, before next_due, which is {stored.next_due}.",
         )

@@ -26,16 +26,16 @@ def examine_journal(store: StoreReader, log: FindingLog) -> None:
     early = store.scan(store.jn, b"", be64(seq + 1), 1)
     if early:
         log.found("journal", f"Records up to {seq} were trimmed, but record {_shown(early[0])} still exists.")
-    usage = UsageRecount(whole=anchor is None)
+    usage = UsageRecount(complete=anchor is None)
     for page in pages_of_items(store, store.jn, be64(seq + 1), _END):
         for key, value in page:
             log.figures.journal_records += 1
             log.figures.journal_bytes += len(value)
             at = from_be64(key)
-            whole = at == seq + 1
-            if not whole:
+            follows = at == seq + 1
+            if not follows:
                 log.found("journal", f"Records {seq + 1} to {at - 1} are missing.")
-            link, seq = _check(log, usage, at, value, link if whole else None), at
+            link, seq = _check(log, usage, at, value, link if follows else None), at
         log.progress("journal", len(page))
     beat = store.last_beat()
     if beat is not None and seq < beat.seq:

@@ -13,10 +13,11 @@ import msgspec
 
 from tenantq.doctor import index_check
 from tenantq.doctor.catalog_check import KnownQueue
+from tenantq.doctor.checked_queue import CheckedQueue
 from tenantq.doctor.counters_check import Recount, compare
-from tenantq.doctor.report import FindingLog, Kind
+from tenantq.doctor.report import FindingLog
 from tenantq.engine.data_key_rows import data_key_row
-from tenantq.errors import SealBroken
+from tenantq.errors import DecryptionFailed
 from tenantq.store.interface import Family, StoreReader
 from tenantq.store.keys import (
     EXPIRES_KEY,
@@ -73,6 +74,7 @@ class QueueCheck:
         self.store = store
         self.queue = queue
         self.log = log
+        self._checked = CheckedQueue(store, queue, log)
         self._key_numbers = data_keys.get(split_prefix(queue.prefix)[0], set())
         value = store.get(store.qc, queue.prefix)
         self.counters = unpack_counters(value) if value is not None else None
@@ -90,11 +92,7 @@ class QueueCheck:
         self._results()
         self._waiting_rows()
         self._other_rows()
-        compare(self.recount, self.counters, self)
-
-    def found(self, kind: Kind, text: str, id: bytes = b"") -> None:
-        """Record a finding about this queue."""
-        self.log.found(kind, text, tenant=self.queue.tenant, queue=self.queue.name, id=id)
+        compare(self.recount, self.counters, self._checked)
 
     @property
     def _where(self) -> str:
@@ -106,9 +104,9 @@ class QueueCheck:
             return None
         try:
             lease = unpack_lease(value)
-            lease.unpack_past()
+            lease.unpack_history()
         except Exception as error:  # noqa: BLE001  # damaged bytes may raise anything
-            self.found("damaged", f"The lease row cannot be read: {error}.", id)
+            self._checked.found("damaged", f"The lease row cannot be read: {error}.", id)
             return None
         return lease
 
@@ -123,7 +121,7 @@ class QueueCheck:
             try:
                 message = unpack_message(value)
             except Exception as error:  # noqa: BLE001  # damaged bytes may raise anything
-                self.found("damaged", f"The message cannot be read: {error}.", id)
+                self._checked.found("damaged", f"The message cannot be read: {error}.", id)
                 continue
             if message.encrypted:
                 self._check_envelope(id, message)
@@ -152,13 +150,13 @@ class QueueCheck:
             numbers = {key_number(message.body)}
             if message.encrypted_attributes:
                 numbers.add(key_number(message.encrypted_attributes))
-        except SealBroken:
-            self.found("keys", "The message is marked as encrypted but is not.", id)
+        except DecryptionFailed:
+            self._checked.found("keys", "The message is marked as encrypted but is not.", id)
             return
         self.log.figures.encrypted += 1
         missing = [data_key_row(split_prefix(self.queue.prefix)[0], number) for number in numbers - self._key_numbers]
         if None in self.store.get_many(self.store.meta, missing) and not self.queue.erasing:
-            self.found("keys", "The data key that encrypted the message is missing.", id)
+            self._checked.found("keys", "The data key that encrypted the message is missing.", id)
 
     def _look_up(self, family: Family, suffixes: list[bytes]) -> list[bytes | None]:
         prefix = self.queue.prefix
@@ -172,13 +170,15 @@ class QueueCheck:
                 one.state = "blocked"
             self.accounted["gr"] += member is not None
             if member is None:
-                self.found("group", "The message is not a member of its group.", one.id)
+                self._checked.found("group", "The message is not a member of its group.", one.id)
 
     def _compare_lease(self, one: CheckedMessage, lease: LeaseRow) -> None:
         message = one.message
         stored = (lease.size, lease.priority, lease.expires_at, lease.group)
         if stored != (message.size, message.priority, message.expires_at, one.group):
-            self.found("lease", "The size, priority, TTL or group in the lease row differs from the message.", one.id)
+            self._checked.found(
+                "lease", "The size, priority, TTL or group in the lease row differs from the message.", one.id
+            )
 
     def _positions(self, seen: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
@@ -187,11 +187,13 @@ class QueueCheck:
             self.accounted["vi"] += value is not None
             if one.state != "waiting":
                 if value is not None:
-                    self.found("index", f"The message is {one.state} but is listed in the delivery order.", one.id)
+                    self._checked.found(
+                        "index", f"The message is {one.state} but is listed in the delivery order.", one.id
+                    )
             elif value is None:
-                self.found("index", "The message is waiting but is missing from the delivery order.", one.id)
+                self._checked.found("index", "The message is waiting but is missing from the delivery order.", one.id)
             elif (value == _DELIVERED_BEFORE) != (one.lease is not None):
-                self.found(
+                self._checked.found(
                     "index", "The row in the delivery order does not match the message's earlier deliveries.", one.id
                 )
 
@@ -201,7 +203,9 @@ class QueueCheck:
         for one, value in zip(leased, self._look_up(self.store.li, keys), strict=True):
             self.accounted["li"] += value is not None
             if value is None:
-                self.found("lease", "The message is leased but has no deadline row, so its lease never ends.", one.id)
+                self._checked.found(
+                    "lease", "The message is leased but has no deadline row, so its lease never ends.", one.id
+                )
 
     def _lifetimes(self, mortal: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
@@ -211,7 +215,7 @@ class QueueCheck:
                 self.accounted["m"] += 1
             elif one.state != "in_flight" or one.message.expires_at > self.now:
                 # The sweeper removes the row of a message in flight: the end of its lease checks the TTL.
-                self.found("expiry", "The message has a TTL but no expiry row.", one.id)
+                self._checked.found("expiry", "The message has a TTL but no expiry row.", one.id)
 
     # ---- keys and results ----
 
@@ -222,13 +226,15 @@ class QueueCheck:
             self.log.figures.keys += 1
             self.accounted["k"] += row is not None
             if row is None:
-                self.found("expiry", "An idempotency key of the message has no expiry row.", unpack_key(value).id)
+                self._checked.found(
+                    "expiry", "An idempotency key of the message has no expiry row.", unpack_key(value).id
+                )
 
     def _results(self) -> None:
         for id, _, row in self._expiring(self.store.re, EXPIRES_RESULT, lambda value: unpack_result(value).expires_at):
             self.log.figures.results += 1
             if row is None:
-                self.found("expiry", "The result has no expiry row.", id)
+                self._checked.found("expiry", "The result has no expiry row.", id)
 
     def _expiring(
         self, family: Family, kind: bytes, expires_at: Callable[[bytes], int], size: int = VALUES_PER_PAGE
@@ -250,7 +256,7 @@ class QueueCheck:
         for page in pages_of_keys(store, store.vi, prefix, after(prefix)):
             for key in page:
                 if len(key) != PREFIX_BYTES + 1 + SUFFIX_BYTES or key[PREFIX_BYTES] > 9:
-                    self.found("orphan", f"A row of the delivery order has a malformed key {key.hex()}.")
+                    self._checked.found("orphan", f"A row of the delivery order has a malformed key {key.hex()}.")
                     continue
                 _, priority, visible_at, _ = split_waiting_key(key)
                 self.recount.waiting(priority, key[-SUFFIX_BYTES:])
@@ -259,7 +265,7 @@ class QueueCheck:
             rows += len(page)
             self.log.progress(self._where, len(page))
         if rows != self.accounted["vi"]:
-            index_check.in_delivery_order(self)
+            index_check.in_delivery_order(self._checked)
         figures.blocked += self.recount.blocked
         figures.in_flight += self.recount.in_flight
 
@@ -274,9 +280,11 @@ class QueueCheck:
                 rows += len(page)
             recount.rows += rows
             if rows != self.accounted[family.name]:
-                look(self)
-        if index_check.examine_groups(self) != self.accounted["gr"]:
-            index_check.in_groups(self)
+                look(self._checked)
+        rows, members = index_check.examine_groups(self._checked)
+        recount.rows += rows
+        if members != self.accounted["gr"]:
+            index_check.in_groups(self._checked)
         self._expiry_rows()
 
     def _expiry_rows(self) -> None:
@@ -286,7 +294,7 @@ class QueueCheck:
             for key in page:
                 _, expires_at, kind, ref = split_expiry_key(key.ljust(PREFIX_BYTES + 9, b"\0"))
                 if kind not in counts or len(ref) != ID_BYTES:
-                    self.found("orphan", f"An expiry row has a malformed key {key.hex()}.")
+                    self._checked.found("orphan", f"An expiry row has a malformed key {key.hex()}.")
                     continue
                 counts[kind] += 1
                 self.recount.first_expiry = min(self.recount.first_expiry, expires_at)
@@ -294,6 +302,6 @@ class QueueCheck:
             self.log.progress(self._where, len(page))
         # Rows of results are not counted: a redrive deletes the result and leaves its row to the sweeper.
         if counts[EXPIRES_TTL] != self.accounted["m"]:
-            index_check.in_lifetimes(self)
+            index_check.in_lifetimes(self._checked)
         if counts[EXPIRES_KEY] != self.accounted["k"]:
-            index_check.in_keys(self)
+            index_check.in_keys(self._checked)

@@ -9,7 +9,7 @@ from tenantq.runtime.randomness import id_text
 
 FINDINGS_LISTED_MAX: Final = 1_000
 
-Kind = Literal[
+FindingKind = Literal[
     "catalog", "counters", "damaged", "expiry", "group", "index", "journal", "keys", "lease", "orphan", "usage"
 ]  # fmt: skip
 
@@ -17,7 +17,7 @@ Kind = Literal[
 class Finding(msgspec.Struct, frozen=True):
     """One inconsistency."""
 
-    kind: Kind
+    kind: FindingKind
     text: str  # one sentence
     tenant: str = ""  # the name, or the id if the name is unknown
     queue: str = ""
@@ -90,7 +90,7 @@ class FindingLog:
         self._progress = progress
         self._rows = 0
 
-    def found(self, kind: Kind, text: str, *, tenant: str = "", queue: str = "", id: bytes = b"") -> None:
+    def found(self, kind: FindingKind, text: str, *, tenant: str = "", queue: str = "", id: bytes = b"") -> None:
         self.total += 1
         if len(self.findings) < FINDINGS_LISTED_MAX:
             shown = id_text(id) if len(id) == 16 else id.hex()

@@ -29,8 +29,8 @@ from tenantq.store.local_identity import check_identity
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.layout import GROUPED, JOURNAL, PLACE_BYTES, Layout
-from tenantq.store.redis.link import Command, Script, SlotLink
-from tenantq.store.redis.reading import Reader, journal_row
+from tenantq.store.redis.link import RedisCommand, Script, SlotLink
+from tenantq.store.redis.row_reader import RedisRowReader, journal_row
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import MARK, check_format
 from tenantq.store.shard_lease import read_beat
@@ -47,7 +47,7 @@ _TOGETHER: Final = Script("together")
 class _ReadLink(SlotLink):
     """A connection whose failures are no findings."""
 
-    def calls(self, commands: Sequence[Command], **options: Any) -> list[Any]:
+    def calls(self, commands: Sequence[RedisCommand], **options: Any) -> list[Any]:
         """Send commands together and return their replies. Raises Unavailable if Redis does not respond."""
         try:
             return super().calls(commands, **options)
@@ -57,7 +57,7 @@ class _ReadLink(SlotLink):
             raise Unavailable(error.message) from error
 
 
-class _Rows:
+class _CopiedRows:
     """A copy of rows: the keys of their index in order, and their values."""
 
     def __init__(self, keys: Sequence[bytes] = (), pairs: Sequence[bytes] = ()) -> None:
@@ -65,7 +65,7 @@ class _Rows:
         self.values = dict(zip(pairs[::2], pairs[1::2], strict=True))
 
     @classmethod
-    def of_queue(cls, family: str, prefix: bytes, index: list[bytes], pairs: Sequence[bytes] = ()) -> _Rows:
+    def of_queue(cls, family: str, prefix: bytes, index: list[bytes], pairs: Sequence[bytes] = ()) -> _CopiedRows:
         """Return rows from the keys of a queue in Redis, which lack its prefix."""
         length = PLACE_BYTES.get(family)
         if length is None:
@@ -143,14 +143,14 @@ class RunningShard(StoreReader):
         check = DurabilityCheck(address, settings, "os")
         self._link = _ReadLink(address, self._layout.state, settings.patience_ms, check)
         self._prefixes: set[bytes] = set()
-        self._reader = Reader(self._link, self._layout, self._prefixes, None)
+        self._reader = RedisRowReader(self._link, self._layout, self._prefixes, None)
         self._files = TemporaryDirectory(prefix="tenantq-")
         self.path = Path(self._files.name)
         self._journal = _JournalCopy(self.path / "journal")
-        self._catalog, self._counters = _Rows(), _Rows()
+        self._catalog, self._counters = _CopiedRows(), _CopiedRows()
         self._beat: Beat | None = None
         self._prefix = b""  # of the copied queue
-        self._queue: dict[str, _Rows] = {}
+        self._queue: dict[str, _CopiedRows] = {}
         try:
             format, id = self._link.call("HMGET", self._layout.state, "format", "id")
             check_format(address, self._layout, format, must_exist=True)
@@ -201,7 +201,7 @@ class RunningShard(StoreReader):
             if owner != epoch:  # a failover may have replaced records
                 journal.keep_from(1 << 63)
             epoch = owner
-            self._catalog, self._counters = _Rows(*rows[:2]), _Rows(*rows[2:])
+            self._catalog, self._counters = _CopiedRows(*rows[:2]), _CopiedRows(*rows[2:])
             self._set_beat(beat, beat_ms, now_ms)
             self._prefixes.clear()
             for member in prefixes:
@@ -268,11 +268,13 @@ class RunningShard(StoreReader):
                 break
             self._register(members[0])  # it had no rows before
         is_here = queue is not None and tenant is not None
-        copied = {"qc": _Rows([prefix], [prefix, counters]) if is_here and counters is not None else _Rows()}
+        copied = {
+            "qc": _CopiedRows([prefix], [prefix, counters]) if is_here and counters is not None else _CopiedRows()
+        }
         found = iter(rows)
         for family, commands in zip(GROUPED, families, strict=True):
             parts = [next(found) for _ in commands]
-            copied[family] = _Rows.of_queue(family, prefix, *parts) if is_here else _Rows()
+            copied[family] = _CopiedRows.of_queue(family, prefix, *parts) if is_here else _CopiedRows()
         for name in data_keys:  # messages may be encrypted with newer keys than those in the catalog
             self._catalog.values.setdefault(name, b"")
         self._queue, self._prefix = copied, prefix
@@ -291,7 +293,7 @@ class RunningShard(StoreReader):
     def last_beat(self) -> Beat | None:
         return self._beat
 
-    def _rows(self, family: str, lower: bytes, upper: bytes) -> _Rows | None:
+    def _rows(self, family: str, lower: bytes, upper: bytes) -> _CopiedRows | None:
         """Return the copy with the rows in [lower, upper); None: they are not copied."""
         if family == "meta":
             return self._catalog

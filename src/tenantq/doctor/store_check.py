@@ -16,11 +16,9 @@ from tenantq.doctor.report import DoctorReport, FindingLog, joined
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
-from tenantq.store.interface import Store, StoreReader, TooLargeToCopy
+from tenantq.store.interface import Store, StoreOpener, StoreReader, TooLargeToCopy
 from tenantq.store.rocks import RocksStore
 from tenantq.store.running_store import open_running
-
-StoreOpener = Callable[[Path], StoreReader]
 
 
 def open_embedded(data_dir: Path, *, even_if_cut: bool = False) -> Store:

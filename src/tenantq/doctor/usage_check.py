@@ -18,9 +18,9 @@ _decode_windows = msgspec.msgpack.Decoder(WindowsRow).decode
 class UsageRecount:
     """The messages added per tenant, by the journal."""
 
-    def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
-        self._known_from = 0 if whole else None  # wall clock; earlier windows are partly trimmed
+    def __init__(self, *, complete: bool) -> None:
+        self._complete = complete
+        self._known_from = 0 if complete else None  # wall clock; earlier windows are partly trimmed
         self._tenants: dict[str, Usage] = {}
         self._added: dict[str, dict[str, tuple[int, int]]] = {}  # by tenant and kind: the last window, and adds in it
 
@@ -78,6 +78,6 @@ class UsageRecount:
         When a clock is set far back, the window follows it with its count, or starts empty if no message was added before the next
         window began. The journal has adds only, so both are right. A trimmed journal may lack adds that an earlier jump counted here.
         """
-        if self._whole:
+        if self._complete:
             return number == ours.number and least <= messages <= ours.messages
         return number >= ours.number and messages >= least

@@ -48,6 +48,7 @@ PlatformAction = Literal[
     "list_signups", "approve_signup", "reject_signup",
 ]  # fmt: skip
 Action = Literal[TenantAction, PlatformAction]
+AuditResult = Literal["SUCCESS", "DENIED", "ERROR"]  # of a journaled call
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
 _READ: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_metrics", "get_encryption", "list_templates"}

@@ -1,6 +1,6 @@
 """A cluster as the store describes it: its members, its shards, and the member that each shard is assigned to."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -34,6 +34,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False  # it hands all its shards over
     owned: dict[int, int] = {}  # by shard: the epoch of its ownership
     acquiring: tuple[int, ...] = ()  # shards that it can serve as soon as their owners release them
+    cannot_open: tuple[int, ...] = ()  # shards that it could not open lately
     loads: dict[int, float] = {}  # by shard: smoothed, in units of one busy core
     version: str = ""  # of the program
     format: str = FIRST_FORMAT  # the newest that it reads
@@ -59,9 +60,17 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """Return the region of a shard; empty: any."""
         return self.regions[shard % len(self.regions)] if self.regions else ""
 
-    def shards_in(self, regions: tuple[str, ...]) -> list[int]:
-        """Return the shards in the allowed regions; without allowed regions, all shards."""
-        return [shard for shard in range(self.shards) if not regions or self.region_of(shard) in regions]
+    def shards_in(self, regions: tuple[str, ...], served: Container[str] | None = None) -> list[int]:
+        """Return the shards in the allowed regions; without allowed regions, all shards.
+
+        With ``served``, the regions that have servers, without the shards that no server can own.
+        """
+        names = [(shard, self.region_of(shard)) for shard in range(self.shards)]
+        return [
+            shard
+            for shard, region in names
+            if (not regions or region in regions) and (not region or served is None or region in served)
+        ]
 
 
 class Heartbeats(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +99,10 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         """Return the member that owns a shard; of two that claim it, the one with the higher epoch."""
         owners = [member for member in self.members.values() if shard in member.owned]
         return max(owners, key=lambda member: member.owned[shard], default=None)
+
+    def waiting_for(self, shard: int) -> set[str]:
+        """Return the ids of the members that claim a shard as soon as it is free."""
+        return {member.id for member in self.members.values() if shard in member.acquiring}
 
     @property
     def moves(self) -> dict[int, str]:

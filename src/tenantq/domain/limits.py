@@ -17,7 +17,7 @@ REPLY_BYTES_MAX: Final = 4 << 20
 PAGE_BYTES_MAX: Final = 4 << 20
 """A page of messages ends at the message that reaches this size. Its cursor continues after that message."""
 
-PRIORITY_MAX: Final = 9
+PRIORITIES: Final = range(10)
 ATTEMPTS_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 366 * 86_400_000
 EXPORTED_IDS_BYTES_MAX: Final = 4 << 20  # of the idempotency keys in one part of an export; twice that as text
@@ -69,7 +69,7 @@ DATA_KEY_BYTES_MAX: Final = 16 << 10
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
-Priority = Annotated[int, between(0, PRIORITY_MAX)]
+Priority = Annotated[int, between(PRIORITIES[0], PRIORITIES[-1])]
 Attempts = Annotated[int, between(0, ATTEMPTS_MAX)]
 DelayMs = Annotated[int, between(0, DELAY_MS_MAX)]
 TtlMs = Annotated[int, between(1, TTL_MS_MAX)]

@@ -1,5 +1,6 @@
 """Messages, deliveries and results: frozen value objects, times in milliseconds."""
 
+from collections.abc import Iterable
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -235,6 +236,22 @@ def _check_encrypted(message: NewMessage) -> None:
         raise TooLarge(f"attributes: more than {limits.ATTRIBUTES_BYTES_MAX} bytes together")
 
 
+def check_poll(max: int, wait_ms: int, lease_ms: int | None) -> None:
+    """Raise Invalid if an argument of a poll is out of range."""
+    check_field("max", max, limits.BatchSize)
+    check_field("wait_ms", wait_ms, limits.WaitMs)
+    if lease_ms is not None:
+        check_field("lease_ms", lease_ms, limits.LeaseMs)
+
+
+def receipts_by_queue(deliveries: Iterable[Delivery]) -> dict[tuple[str, str], list[str]]:
+    """Return the receipts of deliveries by tenant and queue."""
+    receipts: dict[tuple[str, str], list[str]] = {}
+    for one in deliveries:
+        receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
+    return receipts
+
+
 def is_plain(message: object) -> TypeGuard[NewMessage]:
     """Return whether a message is just a body within the limits, as most are. Then it needs no further check."""
     return (
@@ -244,7 +261,7 @@ def is_plain(message: object) -> TypeGuard[NewMessage]:
         and message.encrypted is (message.raw_id is not None)
         and not message.encrypted_attributes
         and type(message.priority) is int
-        and 0 <= message.priority <= limits.PRIORITY_MAX
+        and message.priority in limits.PRIORITIES
         and message.delay_ms == 0
         and type(message.delay_ms) is int
         and message.ttl_ms is None
@@ -298,9 +315,10 @@ def check_caller(caller: Caller) -> None:
     """Raise Invalid if a field of the caller cannot be journaled."""
     if type(caller) is not Caller:
         raise Invalid(f"caller: must be a Caller, not {type(caller).__name__}")
-    for field in ("principal", "remote", "request_id", "user_agent"):
-        value = getattr(caller, field)
+    values = caller.principal, caller.remote, caller.request_id, caller.user_agent
+    for value in values:
         if type(value) is not str or len(value) > limits.REASON_CHARS_MAX:
+            field = Caller.__struct_fields__[values.index(value)]
             raise Invalid(f"caller: {field} must be text of at most {limits.REASON_CHARS_MAX} characters")
 
 

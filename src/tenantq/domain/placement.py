@@ -54,7 +54,7 @@ class _Entry(TopologyShard, frozen=True, forbid_unknown_fields=True):
         return [TopologyShard(name, self.region, self.address, self.operations_per_hour, self.bytes) for name in names]
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ShardEntries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shards: list[_Entry]
 
 
@@ -108,7 +108,7 @@ class Topology(msgspec.Struct, frozen=True):
 def load_topology(file: Path) -> Topology:
     """Read a topology file. Raises Invalid if it is malformed."""
     where = f"topology {file}: "
-    entries = build(_File, read_toml(file, dict[str, Any], "topology"), where).shards
+    entries = build(_ShardEntries, read_toml(file, dict[str, Any], "topology"), where).shards
     if sum(entry.count or 1 for entry in entries) > SHARDS_MAX:
         raise Invalid(f"{where}more than {SHARDS_MAX} shards")
     shards = [shard for entry in entries for shard in entry.expanded()]

@@ -10,17 +10,17 @@ from tenantq.domain.validation import about, between
 QuotaState = Literal["good", "warning", "critical"]
 
 
-_Count = Annotated[int, between(0, 1 << 53)]  # JSON carries no larger number exactly
+_QuotaLimit = Annotated[int, between(0, 1 << 53)]  # JSON carries no larger number exactly
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The most that a tenant may have or do. None means no limit."""
 
-    messages_per_hour: Annotated[_Count, about("Messages added in one clock hour, UTC.")] | None = None
-    messages_per_day: Annotated[_Count, about("Messages added in one day, UTC.")] | None = None
-    backlog: Annotated[_Count, about("Messages stored in all queues, in any state.")] | None = None
-    stored_bytes: Annotated[_Count, about("Bodies and attributes of the stored messages.")] | None = None
-    in_flight: Annotated[_Count, about("Messages leased at one time.")] | None = None
+    messages_per_hour: Annotated[_QuotaLimit, about("Messages added in one clock hour, UTC.")] | None = None
+    messages_per_day: Annotated[_QuotaLimit, about("Messages added in one day, UTC.")] | None = None
+    backlog: Annotated[_QuotaLimit, about("Messages stored in all queues, in any state.")] | None = None
+    stored_bytes: Annotated[_QuotaLimit, about("Bodies and attributes of the stored messages.")] | None = None
+    in_flight: Annotated[_QuotaLimit, about("Messages leased at one time.")] | None = None
     message_bytes: (
         Annotated[int, between(1, BODY_BYTES_MAX + ATTRIBUTES_BYTES_MAX, "Body and attributes of one message.")] | None
     ) = None

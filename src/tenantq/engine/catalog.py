@@ -98,7 +98,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
+decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
 _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
 _decode_moved = msgspec.msgpack.Decoder(MovedRow).decode
 _decode_arriving = msgspec.msgpack.Decoder(ArrivingRow).decode
@@ -298,7 +298,7 @@ class Catalog:
         raw = store.get(store.meta, NEXT_TENANT_ID)
         self._next_tenant_id = int.from_bytes(raw) if raw else self._first_tenant_id
         for key, value in self._rows(TENANT_ROW):
-            self.add_tenant(int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value))
+            self.add_tenant(int.from_bytes(key[len(TENANT_ROW) :]), decode_tenant(value))
         for key, value in self._rows(MOVED_ROW):
             self.moved[key[len(MOVED_ROW) :].decode()] = _decode_moved(value)
         for key, value in self._rows(ARRIVING_ROW):
@@ -313,7 +313,7 @@ class Catalog:
 
     def load_tenant(self, id: int, row: bytes) -> TenantState:
         """Load one tenant, whose other rows are in the store, and return it."""
-        tenant = self.add_tenant(id, _decode_tenant(row))
+        tenant = self.add_tenant(id, decode_tenant(row))
         self.load_queues(tenant_prefix(id))
         quota_checks.restore_reported(tenant)
         return tenant

@@ -14,8 +14,8 @@ from tenantq.store.rows import (
     MessageRow,
     ResultRow,
     pack_extras,
+    pack_history,
     pack_message,
-    pack_past,
     pack_result,
     unpack_message,
 )
@@ -27,7 +27,7 @@ _RETRY_MS = 1_000
 def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
     """Return how many deliveries a message may have. A dead letter may have any number, unless its queue passes it on."""
     config = queue.config
-    if lease.past and not (config.dead_on_poll and config.dead_letter) and lease.unpack_past().dead is not None:
+    if lease.history and not (config.dead_on_poll and config.dead_letter) and lease.unpack_history().dead is not None:
         return _NO_BOUND
     allowed = queue.config.max_attempts if lease.max_attempts == QUEUE_DEFAULT_ATTEMPTS else lease.max_attempts
     return allowed or _NO_BOUND
@@ -61,13 +61,13 @@ def bury(
         )  # fmt: skip
         return
     target = target or effects.create_queue(queue.tenant, name, queue.tenant.config.defaults, effects.state.system)
-    past = lease.unpack_past()
-    past.dead = DeadLetter(reason, queue.name, lease.attempts, effects.now + effects.wall)
+    history = lease.unpack_history()
+    history.dead = DeadLetter(reason, queue.name, lease.attempts, effects.now + effects.wall)
     discard.take_out(effects, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
     if lease.group:
         groups.leave(effects, queue, lease.group, id, blocked=False)
     moved = LeaseRow(
-        0, 0, 0, 0, effects.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
+        0, 0, 0, 0, effects.now, 0, lease.size, lease.priority, lease.max_attempts, history=pack_history(history)
     )  # fmt: skip
     # Dead letters stay, unless a user named a queue with a TTL: it counts from before, in a FIFO queue from now.
     keeps = queue.config.dead_on_poll and queue.config.dead_letter is not None

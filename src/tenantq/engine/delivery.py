@@ -214,7 +214,7 @@ class _Leasing:
             )
         before.attempts += 1
         before.token, before.deadline, before.leased_at, before.visible_at = token, until, effects.now, visible_at
-        past = before.unpack_past()
+        history = before.unpack_history()
         effects.put_lease(queue, id, before)
         effects.batch.put(queue.prefix + be64(until) + id, b"", effects.store.li.handle)
         self.ids.append(id)
@@ -228,9 +228,9 @@ class _Leasing:
                 id, (id + be64(token)).hex(), message.body, before.attempts, message.priority, message.attributes,
                 message.group, message.added_at + effects.wall, until + effects.wall, queue.tenant.name, queue.name,
                 message.encrypted, message.encrypted_attributes,
-                past.dead.source if past.dead is not None else "",
-                past.first_at,
-                past.dead.attempts if past.dead is not None else 0,
+                history.dead.source if history.dead is not None else "",
+                history.first_at,
+                history.dead.attempts if history.dead is not None else 0,
             )
         )  # fmt: skip
 

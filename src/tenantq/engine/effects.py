@@ -32,7 +32,7 @@ _BYTES_ALONE = 4 << 20
 _BYTES_SHARED = 1 << 20
 
 
-class Located(msgspec.Struct):
+class MessageLocation(msgspec.Struct):
     """Where a stored message is."""
 
     state: Literal["waiting", "blocked", "in_flight"]
@@ -50,9 +50,10 @@ class Effects:
     """
 
     __slots__ = (
-        "_gone", "_keys", "_refusals", "adding", "answered", "batch", "bytes_left", "cleared", "dirty", "eased",
+        "_gone", "_keys", "_refusals", "answered", "batch", "bytes_left", "cleared", "dirty", "eased",
         "emptied", "entries", "events", "fresh", "heads", "imported", "members_gone", "moved_bytes", "new_members",
-        "now", "overlay", "polled", "results_ready", "seq", "shared", "signing_key", "skip", "state", "store", "wall",
+        "now", "overlay", "polled", "results_ready", "seq", "shared", "signing_key", "skip", "state", "store",
+        "tenants_with_adds", "wall",
     )  # fmt: skip
 
     def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
@@ -71,7 +72,7 @@ class Effects:
         self.events: list[DeadLetterEvent | QuotaEvent] = []  # for the listeners, after the sync
         self.results_ready: list[tuple[QueueState, bytes]] = []  # messages whose result waiters wake after the sync
         self.dirty: dict[QueueState, None] = {}  # queues whose counters changed
-        self.adding: dict[TenantState, None] = {}  # tenants to which messages were added
+        self.tenants_with_adds: dict[TenantState, None] = {}  # tenants to which messages were added
         self.eased: dict[TenantState, None] = {}  # tenants that lost a queue, and its leases with it
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
         self.emptied: list[bytes] = []  # prefixes whose space can be reclaimed
@@ -285,7 +286,7 @@ class Effects:
             return None
         return self.store.get(self.store.gr, key)
 
-    def locate(self, queue: QueueState, id: bytes) -> Located | None:
+    def locate(self, queue: QueueState, id: bytes) -> MessageLocation | None:
         """Return where a message is, as this round sees it, or None if it is not in the queue."""
         key = queue.prefix + id
         if key in self._gone or queue.prefix in self.cleared:
@@ -297,11 +298,11 @@ class Effects:
         lease = self.lease(queue, id)
         group = queue.group_digest(message.group)
         if lease is not None and lease.token:
-            return Located("in_flight", message, lease, lease.visible_at, group)
+            return MessageLocation("in_flight", message, lease, lease.visible_at, group)
         visible_at = lease.visible_at if lease is not None else message.visible_at
         if group and self.group_head(queue, group) != id:
-            return Located("blocked", message, lease, visible_at, group)
-        return Located("waiting", message, lease, visible_at, group)
+            return MessageLocation("blocked", message, lease, visible_at, group)
+        return MessageLocation("waiting", message, lease, visible_at, group)
 
     def forget_message(self, queue: QueueState, id: bytes, size: int) -> None:
         """Delete a message's body row and uncount its bytes."""

@@ -87,14 +87,14 @@ class FairLines:
         line.operations.append(operation)
         self.cost += operation.cost
 
-    def take_turn(self, budget: float, *, whole: bool = True) -> list[Any]:
+    def take_turn(self, budget: float, *, may_use_all: bool = True) -> list[Any]:
         """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one.
 
-        With ``whole``, a tenant that is alone may use up the ``budget``.
+        With ``may_use_all``, a tenant that is alone may use up the ``budget``.
         """
         line = self.next_line()
         self.time = max(self.time, line.time)
-        allowed = budget if whole and self.active == 1 else min(budget, self.turn_cost * line.weight)
+        allowed = budget if may_use_all and self.active == 1 else min(budget, self.turn_cost * line.weight)
         turn: list[Any] = []
         spent = 0.0
         waiting = line.operations
@@ -204,7 +204,7 @@ class RoundBudget:
                     aside.append(lines.set_aside())
                     continue
                 served.add(line)
-            turn = lines.take_turn(budget, whole=not shared)
+            turn = lines.take_turn(budget, may_use_all=not shared)
             budget -= sum([operation.cost for operation in turn])
             operations += turn
         lines.restore(aside)

@@ -83,7 +83,7 @@ class Operation(Generic[R]):
     future: asyncio.Future[R] | None = field(default=None, init=False)  # None: no caller waits for the reply
     reply: R = field(default=None, init=False)  # type: ignore[assignment]  # operations with another result set it
     error: TenantqError | None = field(default=None, init=False)
-    entered_us: int = field(default=0, init=False)  # when its wait for a turn began; 0: it had its turn
+    queued_us: int = field(default=0, init=False)  # when its wait for a turn began; 0: it had its turn
     unfinished: bool = field(default=False, init=False)  # the round had no room for all of it
     phase: ClassVar[int] = POINT
     journal_op: ClassVar[str] = ""  # its name in the journal if it is refused

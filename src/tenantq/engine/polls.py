@@ -3,9 +3,8 @@
 from collections import deque
 
 from tenantq.domain import limits
-from tenantq.domain.message import Caller, Delivery
+from tenantq.domain.message import Caller, Delivery, check_poll
 from tenantq.domain.names import check_queue_name
-from tenantq.domain.validation import check_field
 from tenantq.engine import quota_checks
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.effects import Effects
@@ -15,24 +14,15 @@ from tenantq.errors import Draining, Unavailable
 from tenantq.runtime.clock import Timer
 
 
-def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
-    """Raise Invalid unless these are the arguments of a poll."""
-    check_queue_name(queue)
-    check_field("max", max, limits.BatchSize)
-    check_field("wait_ms", wait_ms, limits.WaitMs)
-    if lease_ms is not None:
-        check_field("lease_ms", lease_ms, limits.LeaseMs)
-
-
 class Poll(Operation[list[Delivery]]):
-    """A poll of one queue. It waits up to ``wait_ms`` for the first message.
+    """A poll of one queue, or of one queue name in many tenants. It waits up to ``wait_ms`` for the first message.
 
-    ``lease_ms`` None means the queue's. With ``whole_groups`` it takes several messages of one group, in order.
+    ``lease_ms`` None means the queue's. With ``whole_groups`` it takes several messages of one group, in order. A fleet poll
+    belongs to the platform; ``allowed`` holds the ids of the tenants it may take from, None means all.
     """
 
     phase = REGISTER
     journal_op = "poll"
-    allowed: frozenset[int] | None = None
 
     def __init__(
         self,
@@ -44,8 +34,11 @@ class Poll(Operation[list[Delivery]]):
         wait_ms: int = 0,
         lease_ms: int | None = None,
         whole_groups: bool = False,
+        is_fleet: bool = False,
+        allowed: frozenset[int] | None = None,
     ) -> None:
-        check_poll(queue, max, wait_ms, lease_ms)
+        check_queue_name(queue)
+        check_poll(max, wait_ms, lease_ms)
         check_bool("whole_groups", whole_groups)
         super().__init__(tenant, caller)
         self.queue_name = queue
@@ -53,6 +46,8 @@ class Poll(Operation[list[Delivery]]):
         self.wait_ms = wait_ms
         self.lease_ms = lease_ms
         self.whole_groups = whole_groups
+        self.is_fleet = is_fleet
+        self.allowed = allowed
         self.got: list[Delivery] = []
         self.bytes = 0
         self.timer: Timer | None = None
@@ -67,7 +62,10 @@ class Poll(Operation[list[Delivery]]):
             self.future.set_result([])
 
     def execute(self, effects: Effects) -> None:
-        """Join the queue's waiting polls; the round matches them with messages together."""
+        """Join the waiting polls of the queue or the fleet; the round matches them with messages together."""
+        if self.is_fleet:
+            self._join_lane(effects)
+            return
         if self.wait_ms and self.tenant.config.create_queues and self.queue_name not in self.tenant.queues:
             effects.state.catalog.check_queue_here(self.tenant, self.queue_name)
             self._wait_for_queue(effects)
@@ -87,6 +85,16 @@ class Poll(Operation[list[Delivery]]):
         queue.demands.append(self)
         effects.state.queues_to_match[queue] = None
 
+    def _join_lane(self, effects: Effects) -> None:
+        """Join the waiting polls of the queue name's lane."""
+        if self.done:
+            return
+        lane = effects.state.lane(self.queue_name)
+        if _is_crowded(effects, lane.demands):
+            raise Unavailable("too many fleet polls wait for this queue name", queue=lane.name)
+        lane.demands.append(self)
+        effects.state.lanes_to_match[lane] = None
+
     def _wait_for_queue(self, effects: Effects) -> None:
         """Wait until the queue is created. ``Effects.create_queue`` hands the poll to it."""
         if self.tenant.status == "suspended":
@@ -99,34 +107,6 @@ class Poll(Operation[list[Delivery]]):
             raise Unavailable(text, tenant=self.tenant.name, queue=self.queue_name)
         early.append(self)
         self.timer = effects.state.clock.call_later(self.wait_ms, self.stop_waiting)
-
-
-class FleetPoll(Poll):
-    """A poll of one queue name in many tenants; ``allowed`` holds their ids, None means all."""
-
-    def __init__(
-        self,
-        platform: TenantState,
-        caller: Caller,
-        queue: str,
-        allowed: frozenset[int] | None,
-        *,
-        max: int = 1,
-        wait_ms: int = 0,
-        lease_ms: int | None = None,
-    ) -> None:
-        super().__init__(platform, caller, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
-        self.allowed = allowed
-
-    def execute(self, effects: Effects) -> None:
-        """Join the waiting polls of the queue name's lane."""
-        if self.done:
-            return
-        lane = effects.state.lane(self.queue_name)
-        if _is_crowded(effects, lane.demands):
-            raise Unavailable("too many fleet polls wait for this queue name", queue=lane.name)
-        lane.demands.append(self)
-        effects.state.lanes_to_match[lane] = None
 
 
 def _is_crowded(effects: Effects, demands: deque[WaitingPoll]) -> bool:

@@ -17,7 +17,7 @@ from tenantq.engine.ops.remove import Remove
 from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import SettleOperation
 from tenantq.engine.ops.sweep import Advance, Sweep
-from tenantq.engine.polls import FleetPoll, Poll
+from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.state import ShardState
 from tenantq.engine.usage import Window
@@ -74,7 +74,7 @@ def undo_round(effects: Effects, operations: Sequence[Operation[Any]], error: Ro
         return False
     for one in {**effects.dirty, queue: None}:
         _reload_counters(state, one)
-    for tenant in effects.adding:
+    for tenant in effects.tenants_with_adds:
         _reload_windows(state, tenant)
     for operation in dict.fromkeys((*operations, *answered)):
         if isinstance(operation, Advance):
@@ -98,7 +98,7 @@ def _wait_again(state: ShardState, poll: Poll) -> None:
     """Put a poll that the round had answered among those that wait."""
     poll.timer = None
     queue = poll.tenant.queues.get(poll.queue_name)
-    if isinstance(poll, FleetPoll):
+    if poll.is_fleet:
         state.lane(poll.queue_name).demands.append(poll)
     elif queue is not None and not queue.damaged:
         queue.demands.append(poll)

@@ -83,8 +83,8 @@ def _reserved_by_others(tenant: TenantState, reservation: Reservation | None) ->
 def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: int) -> QuotaExceeded:
     """Return the error for an exhausted quota. Where parts of the tenant share it, nothing is left on any of them."""
     if tenant.part is not None:
-        whole = getattr(tenant.config.quotas, name) or 0
-        limit, current = whole, whole - (limit - current)
+        quota = getattr(tenant.config.quotas, name) or 0
+        limit, current = quota, quota - (limit - current)
     resets_at = reset_time(tenant.usage, name, wall_ms)
     wait_ms = max(1, resets_at - wall_ms) if resets_at is not None else 1_000
     when = "Wait until it resets" if resets_at is not None else "Finish or remove messages"

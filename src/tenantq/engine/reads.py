@@ -308,7 +308,7 @@ def facts(
         state = "blocked"
     elif visible_at > now:
         state = "delayed"
-    past = lease.unpack_past() if lease is not None else None
+    history = lease.unpack_history() if lease is not None else None
     allowed = message.max_attempts if message.max_attempts != QUEUE_DEFAULT_ATTEMPTS else queue.config.max_attempts
     expires_at = lease.expires_at if lease is not None else message.expires_at
     return Facts(
@@ -326,8 +326,8 @@ def facts(
         visible_at + wall,
         expires_at + wall if expires_at else None,
         lease.deadline + wall if lease is not None and in_flight else None,
-        tuple(past.history) if past is not None else (),
-        past.dead if past is not None else None,
+        tuple(history.entries) if history is not None else (),
+        history.dead if history is not None else None,
         message.size,
         encrypted=message.encrypted,
         encrypted_attributes=message.encrypted_attributes,

@@ -100,7 +100,7 @@ class Round:
             queue.count_usage()
             if queue.prefix not in effects.cleared or queue.tenant.queues.get(queue.name) is queue:
                 put(queue.prefix, queue.pack(), qc)
-        for tenant in effects.adding:
+        for tenant in effects.tenants_with_adds:
             self._state.catalog.save_usage(effects.batch, tenant)
         self._report_quotas()
         return True

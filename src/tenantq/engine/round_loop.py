@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
+from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller, receipts_by_queue
 from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
@@ -71,7 +71,7 @@ class RoundLoop:
         self.redrives: set[RedriveTask] = set()
         self.failure: StoreFailed | None = None  # why the shard stopped, if it did
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
-        self._entered_us = 0  # when the first operation since the last round entered; 0: none did
+        self._waiting_since_us = 0  # when the first operation since the last round entered; 0: none did
         state.wake = self._schedule
         state.store.ownership.watch(self._lose_store)
         self._committer = Committer(state.store, self._loop, state.clock, self._synced, probe)
@@ -157,7 +157,7 @@ class RoundLoop:
             raise Busy(tenant=operation.tenant.name or None)
         future: asyncio.Future[_R] = self._loop.create_future()
         operation.future = future
-        operation.entered_us = self._entered_us or self._enter()
+        operation.queued_us = self._waiting_since_us or self._enter()
         self.state.lines.push(line, operation)
         if not self._step_scheduled:
             self._schedule()
@@ -183,11 +183,11 @@ class RoundLoop:
         line = first.tenant.line
         if line.operations and len(line.operations) + len(parts) > self._line_max:
             raise Busy(tenant=first.tenant.name or None)
-        entered_us = self._entered_us or self._enter()
+        queued_us = self._waiting_since_us or self._enter()
         futures: list[asyncio.Future[list[_R]]] = []
         for part, _ in parts:
             part.future = self._loop.create_future()
-            part.entered_us = entered_us
+            part.queued_us = queued_us
             futures.append(part.future)
             self.state.lines.push(line, part)
         self._schedule()
@@ -209,13 +209,10 @@ class RoundLoop:
         Otherwise they would stay leased until their leases end. The call returns immediately; the release waits in the
         tenants' lines, uses up no attempt, and does nothing on a shard that is closing or has stopped.
         """
-        receipts: dict[tuple[str, str], list[str]] = {}
-        for one in deliveries:
-            receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
-        for (name, queue), mine in receipts.items():
+        for (name, queue), receipts in receipts_by_queue(deliveries).items():
             tenant = self.state.catalog.tenants.get(name)
             if tenant is not None and not self._closing and self.failure is None:
-                self.state.push(Release(tenant, caller, queue, mine))
+                self.state.push(Release(tenant, caller, queue, receipts))
 
     async def synced(self) -> None:
         """Return when everything written so far is durable. Reads call it, because a crash could undo the rest.
@@ -244,8 +241,8 @@ class RoundLoop:
 
     def _enter(self) -> int:
         """Return when the operations that enter before the next round began to wait: the time of the first."""
-        self._entered_us = self._clock.monotonic_us()
-        return self._entered_us
+        self._waiting_since_us = self._clock.monotonic_us()
+        return self._waiting_since_us
 
     # ---- rounds ----
 
@@ -263,7 +260,7 @@ class RoundLoop:
     def _step(self) -> None:
         """Run one round unless too many are unsynced. Earlier rounds are synced at the same time."""
         self._step_scheduled = False
-        self._entered_us = 0
+        self._waiting_since_us = 0
         state = self.state
         if self.failure is not None or len(self._syncing) >= _ROUNDS_UNSYNCED_MAX:
             return
@@ -452,14 +449,14 @@ def _count_turns(operations: Sequence[Operation[Any]], unstarted: Sequence[Opera
     still_waiting = set(unstarted)
     tenant, since_us, times = None, 0, 0  # most operations of a tenant entered together
     for operation in operations:
-        entered_us = operation.entered_us
-        if not entered_us or (still_waiting and operation in still_waiting):
+        queued_us = operation.queued_us
+        if not queued_us or (still_waiting and operation in still_waiting):
             continue
-        operation.entered_us = 0
-        if operation.tenant is not tenant or entered_us != since_us:
+        operation.queued_us = 0
+        if operation.tenant is not tenant or queued_us != since_us:
             if tenant is not None:
                 tenant.counters.turns.count(now_us - since_us, times)
-            tenant, since_us, times = operation.tenant, entered_us, 0
+            tenant, since_us, times = operation.tenant, queued_us, 0
         times += 1
     if tenant is not None:
         tenant.counters.turns.count(now_us - since_us, times)

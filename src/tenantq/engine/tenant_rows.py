@@ -141,13 +141,13 @@ class GroupCapture(RowCapture):
             return False
         prefix = change.key[len(b"queue/") :]
         if change.value is not None and prefix not in self._prefixes:
-            name = msgspec.msgpack.decode(change.value, type=_QueueName).name
+            name = msgspec.msgpack.decode(change.value, type=_NamedQueue).name
             if unit_name(self._tenant, name) == self._unit:
                 self._prefixes.add(prefix)
         return prefix in self._prefixes
 
 
-class _QueueName(msgspec.Struct):
+class _NamedQueue(msgspec.Struct):
     name: str
 
 

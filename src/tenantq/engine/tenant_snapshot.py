@@ -137,7 +137,7 @@ class TenantSnapshot:
                 )
 
     def _stored(self, id: bytes, message: MessageRow, lease: LeaseRow | None) -> MessageCopy:
-        past = lease.unpack_past() if lease is not None else None
+        history = lease.unpack_history() if lease is not None else None
         expires_at = lease.expires_at if lease is not None else message.expires_at
         attempts = 0
         if lease is not None:
@@ -153,8 +153,8 @@ class TenantSnapshot:
             visible_at=(lease.visible_at if lease is not None else message.visible_at) + self._wall,
             expires_at=expires_at + self._wall if expires_at else None,
             attempts=attempts,
-            history=tuple(past.history) if past is not None else (),
-            dead=past.dead if past is not None else None,
+            history=tuple(history.entries) if history is not None else (),
+            dead=history.dead if history is not None else None,
             encrypted=message.encrypted,
             encrypted_attributes=message.encrypted_attributes,
         )

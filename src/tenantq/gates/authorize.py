@@ -63,9 +63,11 @@ class Authorizer:
         """Return whether ``principal`` may do this; ``queue`` None means that the action concerns no single queue."""
         if self._version != self._source.version:
             self._forget()
-        now = self._clock.wall_ms()
         what = (id(principal), tenant, action, queue)
         decision = self._decisions.get(what)
+        if decision is not None and decision[0] == _ALWAYS:
+            return True
+        now = self._clock.wall_ms()
         if decision is None or _DENIED < decision[0] <= now:
             decision = (self._until(principal, tenant, action, queue, now), principal)
             self._decisions[what] = decision

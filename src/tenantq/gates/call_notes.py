@@ -15,7 +15,7 @@ from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq")
 
-Outcome = Literal["denied", "throttled", "refused", "ok"]
+CallOutcome = Literal["denied", "throttled", "refused", "ok"]
 
 ANY: Final = "*"
 """Replaces values in a row that counts many kinds of calls."""
@@ -25,7 +25,7 @@ _ROWS_MAX: Final = 200
 """Rows that are written at once, in one turn of the event loop."""
 
 _TOO_MANY: Final = "too many kinds of calls to list"
-_Kind = tuple[str, ...]
+_CallKind = tuple[str, ...]
 
 
 class CallNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class CallNote(msgspec.Struct, frozen=True, kw_only=True):
     remote: str = ""
     request_id: str = ""
     user_agent: str = ""
-    outcome: Outcome
+    outcome: CallOutcome
     error_code: str
     details: str = ""
 
@@ -99,9 +99,9 @@ class CallNotes:
         self._merges_repeats = merges_repeats
         self._second = 0
         self._rows_now: Counter[str] = Counter()  # rows written in this second, by tenant
-        self._kinds: dict[_Kind, _NoteCount] = {}  # the next due first, as in the overflow
+        self._kinds: dict[_CallKind, _NoteCount] = {}  # the next due first, as in the overflow
         self._kinds_of: Counter[str] = Counter()  # by tenant
-        self._overflow: dict[_Kind, _NoteCount] = {}
+        self._overflow: dict[_CallKind, _NoteCount] = {}
         self._timer: Timer | None = None
 
     @property
@@ -138,7 +138,9 @@ class CallNotes:
             self._write_part(counters, kinds, goes_on=self._merges_repeats and counters is self._kinds)
         self._set_timer()
 
-    def _write_part(self, counters: dict[_Kind, _NoteCount], kinds: tuple[_Kind, ...], *, goes_on: bool) -> bool:
+    def _write_part(
+        self, counters: dict[_CallKind, _NoteCount], kinds: tuple[_CallKind, ...], *, goes_on: bool
+    ) -> bool:
         """Write counted calls and forget them; with ``goes_on``, only those that had no repeat. Return False if that fails."""
         rows = [counter.row() for kind in kinds if (counter := counters[kind]).count]
         is_written = not rows or self._written(rows)
@@ -183,7 +185,7 @@ class CallNotes:
             return False
         return True
 
-    def _kind(self, note: CallNote) -> _Kind:
+    def _kind(self, note: CallNote) -> _CallKind:
         """Return what calls of one row have in common. Repeats of a read have the same details, too."""
         details = note.details if self._merges_repeats else ""
         return note.tenant, note.queue, note.action, note.principal, note.remote, note.outcome, note.error_code, details
@@ -193,18 +195,18 @@ class CallNotes:
         most = self._kinds_max if note.queue != ANY else 2 * self._kinds_max
         return len(self._kinds) < most and self._kinds_of[note.tenant] < max(1, most // 10)
 
-    def _keep(self, kind: _Kind, note: CallNote) -> _NoteCount:
+    def _keep(self, kind: _CallKind, note: CallNote) -> _NoteCount:
         """Start to count the calls of a kind."""
         self._kinds_of[note.tenant] += 1
         return self._start(self._kinds, kind, msgspec.structs.replace(note, request_id="", user_agent=""))
 
-    def _start(self, counters: dict[_Kind, _NoteCount], kind: _Kind, note: CallNote) -> _NoteCount:
+    def _start(self, counters: dict[_CallKind, _NoteCount], kind: _CallKind, note: CallNote) -> _NoteCount:
         counter = counters[kind] = _NoteCount(note, self._clock.monotonic_ms() + self._flush_ms)
         if self._timer is None:
             self._set_timer()
         return counter
 
-    def _counter(self, kind: _Kind, note: CallNote) -> _NoteCount:
+    def _counter(self, kind: _CallKind, note: CallNote) -> _NoteCount:
         """Return the counter of a call: of its kind, or of its tenant and outcome if there are too many kinds."""
         counter = self._kinds.get(kind)
         if counter is not None:
@@ -225,7 +227,7 @@ def _row(note: CallNote, count: int, first_at: int, last_at: int) -> CountedCall
     return CountedCallNote(**fields, count=count, first_at=first_at, last_at=last_at)
 
 
-def _overflow_row(tenant: str, outcome: Outcome) -> CallNote:
+def _overflow_row(tenant: str, outcome: CallOutcome) -> CallNote:
     any_values = dict.fromkeys(("queue", "action", "principal", "remote", "error_code"), ANY)
     details = _TOO_MANY if tenant else "too many tenants to list"
     return CallNote(**any_values, tenant=tenant, outcome=outcome, details=details)

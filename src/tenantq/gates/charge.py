@@ -9,7 +9,7 @@ import msgspec
 from tenantq.domain.rates import Limits, Rate
 
 RateKind = Literal["read", "write"]
-Scope = Literal["tenant", "queue", "principal"]
+RateScope = Literal["tenant", "queue", "principal"]
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Charge(msgspec.Struct, frozen=True):
     queue_rate: Rate | None
     ops: int
     bytes: int
-    owner: Scope = "tenant"  # of the first bucket; "principal": ``tenant`` is a principal, which no tenant is called
+    owner: RateScope = "tenant"  # of the first bucket; "principal": ``tenant`` is the id of a principal
 
     @classmethod
     def of(

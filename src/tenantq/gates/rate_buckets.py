@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tenantq.domain.rates import Rate
-from tenantq.gates.charge import Charge, Scope
+from tenantq.gates.charge import Charge, RateScope
 from tenantq.gates.token_bucket import TokenBucket
 
 
@@ -17,7 +17,7 @@ class LimitStatus(NamedTuple):
 
     missing_ms: int  # until it would admit the charge
     setting: str
-    scope: Scope
+    scope: RateScope
     per_sec: int
     burst: int
     amount: int  # what the charge needs
@@ -175,7 +175,7 @@ class Buckets:
 
 
 def _statuses(
-    charge: Charge, scope: Scope, rate: Rate | None, pair: _BucketPair | None, now: int
+    charge: Charge, scope: RateScope, rate: Rate | None, pair: _BucketPair | None, now: int
 ) -> Iterator[LimitStatus]:
     if rate is None:
         return

@@ -23,15 +23,15 @@ PLACES_MAX: Final = 64
 """Networks remembered per key; beyond that, the least recently used is dropped."""
 
 _STEPS: Final = 12  # per window: a burst is noticed in any eleven twelfths of it
-_Count = Annotated[int, between(1, 1_000_000)]
+GateLimit = Annotated[int, between(1, 1_000_000)]
 
 
 class SignalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Normal levels. One more event raises an alert."""
 
-    denials_per_minute: Annotated[_Count, about("Denied calls of one principal, and of one tenant.")] = 50
-    cross_tenant_per_minute: Annotated[_Count, about("Calls of one principal to tenants without a grant.")] = 5
-    new_places_per_hour: Annotated[_Count, about("Networks (/24, /48) that one key was not used from before.")] = 3
+    denials_per_minute: Annotated[GateLimit, about("Denied calls of one principal, and of one tenant.")] = 50
+    cross_tenant_per_minute: Annotated[GateLimit, about("Calls of one principal to tenants without a grant.")] = 5
+    new_places_per_hour: Annotated[GateLimit, about("Networks (/24, /48) that one key was not used from before.")] = 3
     quiet_ms: Annotated[
         int, between(0, 7 * 24 * HOUR_MS, "Between two alerts of the same kind about the same subject.")
     ] = 300_000
@@ -69,7 +69,7 @@ class _SlidingWindow:
         return sum(self.counts)
 
 
-class _Key:
+class _SeenKey:
     """The networks that a key was used from."""
 
     __slots__ = ("last_remote", "places")
@@ -98,7 +98,7 @@ class Signals:
         self.settings = settings  # may be replaced at any time
         self._raise_alert = raise_alert
         self._windows: BoundedDict[tuple[str, str, str], _SlidingWindow] = BoundedDict(subjects_max)
-        self._keys: BoundedDict[str, _Key] = BoundedDict(keys_max)
+        self._keys: BoundedDict[str, _SeenKey] = BoundedDict(keys_max)
 
     def denied(self, principal: str, tenant: str, home: str = "") -> None:
         """Note a call to ``tenant``, which may be empty, that was denied to a principal of ``home``."""
@@ -124,17 +124,17 @@ class Signals:
         if not place:
             return
         if key is None:
-            key = self._remember(principal, _Key())
+            key = self._remember(principal, _SeenKey())
         self._keys.move_to_end(principal)
         key.last_remote = remote
         if place in key.places:
             key.places.remove(place)
             key.places.append(place)
             return
-        lives_elsewhere = bool(key.places)
+        has_known_places = bool(key.places)
         key.places.append(place)
         del key.places[:-PLACES_MAX]
-        if lives_elsewhere:
+        if has_known_places:
             most = self.settings.new_places_per_hour
             details = f"used from more than {most} new networks in an hour, the last is {place}"
             self._note("new_places", principal, tenant, (principal, ""), most, HOUR_MS, details, tenant)
@@ -148,13 +148,13 @@ class Signals:
         """Restore exported networks. Known ones stay and count as later."""
         for principal, earlier in places.items():
             known = self.places(principal)
-            self._remember(principal, _Key([*(place for place in earlier if place not in known), *known]))
+            self._remember(principal, _SeenKey([*(place for place in earlier if place not in known), *known]))
 
     def forget(self, principal: str) -> None:
         """Drop the networks of a revoked key."""
         self._keys.pop(principal, None)
 
-    def _remember(self, principal: str, key: _Key) -> _Key:
+    def _remember(self, principal: str, key: _SeenKey) -> _SeenKey:
         self._keys[principal] = key
         return key
 

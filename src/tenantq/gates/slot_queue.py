@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenantq.runtime.clock import Timer
 
-if TYPE_CHECKING:
-    from tenantq.gates.slots import Ticket
-
-Task = asyncio.Task[Any] | None
+CallTask = asyncio.Task[Any] | None
 
 
 class SlotWaiter:
@@ -20,7 +17,7 @@ class SlotWaiter:
 
     __slots__ = ("granted", "slots", "stage", "task", "tenant", "timer")
 
-    def __init__(self, tenant: str, slots: list[Slot], task: Task, granted: asyncio.Future[Ticket | None]) -> None:
+    def __init__(self, tenant: str, slots: list[Slot], task: CallTask, granted: asyncio.Future[Any]) -> None:
         self.tenant = tenant
         self.slots = slots
         self.stage = 0  # number of slots it has

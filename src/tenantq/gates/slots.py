@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Hashable
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from tenantq.domain.rates import Concurrency
 from tenantq.errors import Busy
-from tenantq.gates.slot_queue import Slot, SlotQueue, SlotScope, SlotWaiter, Task
+from tenantq.gates.slot_queue import CallTask, Slot, SlotQueue, SlotScope, SlotWaiter
+from tenantq.gates.ticket import Ticket
 from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
@@ -25,45 +25,6 @@ SlotKind = Literal["add", "poll"]
 
 _SERVER: Final = "server"
 _RECOUNT_EVERY: Final = 60  # calls of reconcile; it takes a microsecond or two for each request in flight
-
-
-class Ticket:
-    """The slots of one request in flight. ``with ticket:`` releases them when the request ends."""
-
-    __slots__ = ("_gate", "_slots", "task")
-
-    def __init__(self, gate: Slots, slots: list[Slot], task: Task) -> None:
-        self._gate = gate
-        self._slots = slots
-        self.task = task  # of the caller, until the slots are released
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Release all slots. A second call does nothing."""
-        slots, self._slots = self._slots, []
-        if slots:
-            self._gate._ended(self, slots)  # noqa: SLF001  # a ticket is a part of its slots
-
-    def outlive_task(self) -> None:
-        """Keep the slots after the task that took them has ended. The holder of the ticket releases them."""
-        self.task = None
-
-    def park(self) -> None:
-        """Release all slots but the connection's, because the request only waits now, like a long poll without messages."""
-        connections = self._gate._connections  # noqa: SLF001  # as above
-        slots = self._slots
-        self._slots = [slot for slot in slots if slot[0] is connections]
-        if not self._slots:
-            self._gate._ended(self, slots)  # noqa: SLF001  # as above
-        else:
-            self._gate._release(slots[1:])  # noqa: SLF001  # as above
 
 
 class Slots:
@@ -83,7 +44,7 @@ class Slots:
         self.connection_requests = connection_requests
         self.waiting_per_tenant = waiting_per_tenant
         self.wait_ms = wait_ms
-        self._connections = SlotScope("connection_requests", "requests on this connection")
+        self.connections = SlotScope("connection_requests", "requests on this connection")
         self._adds = SlotScope("concurrency.adds", "adds to this queue")
         self._polls = SlotScope("concurrency.polls", "polls of this queue")
         self._tenants = SlotScope("concurrency.requests", "requests of this tenant")
@@ -142,7 +103,7 @@ class Slots:
             raise _busy(full, tenant, queue, f"{self.waiting_per_tenant} more requests of this tenant wait already")
         waiter = self._join(tenant, slots)
         try:
-            granted = await waiter.granted
+            granted: Ticket | None = await waiter.granted
         except asyncio.CancelledError:
             self._leave(waiter)
             raise
@@ -169,7 +130,7 @@ class Slots:
         """Recount the slots in use from tickets and waiters. A wrong count is a bug; it is logged and corrected."""
         counts: dict[SlotScope, Counter[Hashable]] = {scope: Counter() for scope in self._scopes()}
         for ticket in self._tickets:
-            for scope, key, _ in ticket._slots:  # noqa: SLF001  # a ticket is a part of its slots
+            for scope, key, _ in ticket.slots:
                 counts[scope][key] += 1
         for waiter in self._waiters:
             for scope, key, _ in waiter.slots[: waiter.stage]:
@@ -187,7 +148,7 @@ class Slots:
                 for key in list(scope.queues):
                     self._grant_free(scope, key)
 
-    def _this_task(self) -> Task:
+    def _this_task(self) -> CallTask:
         """Return the current task. The event loop is cached, because looking it up takes a system call."""
         if self._loop is None:
             try:
@@ -197,7 +158,7 @@ class Slots:
         return asyncio.current_task(self._loop)
 
     def _scopes(self) -> tuple[SlotScope, ...]:
-        return (self._connections, self._adds, self._polls, self._tenants, self._server)
+        return (self.connections, self._adds, self._polls, self._tenants, self._server)
 
     def _needed_slots(
         self, tenant: str, queue: str | None, kind: SlotKind | None, concurrency: Concurrency, connection: Hashable
@@ -205,7 +166,7 @@ class Slots:
         """Return the slots that a request needs, the narrowest first."""
         slots: list[Slot] = []
         if connection is not None:
-            slots.append((self._connections, connection, self.connection_requests))
+            slots.append((self.connections, connection, self.connection_requests))
         if kind == "add":
             slots.append((self._adds, (tenant, queue), concurrency.adds))
         elif kind == "poll":
@@ -258,7 +219,7 @@ class Slots:
         if not waiting:
             del scope.queues[key]
 
-    def _release(self, slots: list[Slot]) -> None:
+    def release(self, slots: list[Slot]) -> None:
         """Release slots, narrowest first, so that whoever gets one already waits for the next when that is granted."""
         for scope, key, _ in slots:
             in_flight = scope.in_flight
@@ -270,12 +231,13 @@ class Slots:
             if scope.queues:
                 self._grant_free(scope, key)
 
-    def _ended(self, ticket: Ticket, slots: list[Slot]) -> None:
+    def end(self, ticket: Ticket, slots: list[Slot]) -> None:
+        """Release the last slots of a ticket, and forget it."""
         self._tickets.discard(ticket)
         ticket.task = (
             None  # whose context refers to the call and its ticket: the cycle would wait for the garbage collector
         )
-        self._release(slots)
+        self.release(slots)
 
     def _time_out(self, waiter: SlotWaiter) -> None:
         if not waiter.granted.done():
@@ -298,7 +260,7 @@ class Slots:
             if not waiting:
                 del scope.queues[key]
         self._forget(waiter)
-        self._release(waiter.slots[: waiter.stage])
+        self.release(waiter.slots[: waiter.stage])
 
     def _forget(self, waiter: SlotWaiter) -> None:
         if waiter.timer is not None:

@@ -20,7 +20,7 @@ from tenantq.errors import Invalid
 
 log = logging.getLogger("tenantq")
 
-PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | ed448.Ed448PublicKey
+JwtPublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | ed448.Ed448PublicKey
 
 KEYS_MAX: Final = 64
 SECRET_BYTES_MIN: Final = 32
@@ -101,7 +101,7 @@ _KINDS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 }
 
 
-def _public_key(entry: dict[str, Any]) -> PublicKey:
+def _public_key(entry: dict[str, Any]) -> JwtPublicKey:
     kind = entry.get("kty")
     read = _KINDS.get(kind) if isinstance(kind, str) else None
     if read is None:
@@ -110,12 +110,12 @@ def _public_key(entry: dict[str, Any]) -> PublicKey:
         key = read(entry)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise Unusable("its parameters are not a valid key") from error
-    if not isinstance(key, PublicKey):
+    if not isinstance(key, JwtPublicKey):
         raise Unusable("it is not a public key")
     return key
 
 
-def _algorithms_of(key: PublicKey) -> frozenset[str]:
+def _algorithms_of(key: JwtPublicKey) -> frozenset[str]:
     if isinstance(key, rsa.RSAPublicKey):
         if not RSA_BITS[0] <= key.key_size <= RSA_BITS[1]:
             raise Unusable(f"an RSA key of {key.key_size} bits; allowed are {RSA_BITS[0]} to {RSA_BITS[1]}")

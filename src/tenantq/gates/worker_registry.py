@@ -12,7 +12,7 @@ WORKERS_MAX: Final = 10_000
 """Workers remembered per shard; beyond that, the one that polled least recently is dropped."""
 
 _WORKER: Final = " worker/"
-_Key = tuple[str, str, str, str]  # tenant, queue, principal, name
+_WorkerKey = tuple[str, str, str, str]  # tenant, queue, principal, name
 
 
 class WorkerEntry(msgspec.Struct, frozen=True):
@@ -41,8 +41,8 @@ class WorkerRegistry:
 
     def __init__(self, clock: Clock, idle_ms: int) -> None:
         self._clock, self._idle_ms = clock, idle_ms
-        self._workers: OrderedDict[_Key, _PollingWorker] = OrderedDict()
-        self._of_queues: defaultdict[tuple[str, str], dict[_Key, _PollingWorker]] = defaultdict(dict)
+        self._workers: OrderedDict[_WorkerKey, _PollingWorker] = OrderedDict()
+        self._of_queues: defaultdict[tuple[str, str], dict[_WorkerKey, _PollingWorker]] = defaultdict(dict)
 
     def note(
         self, tenant: str, queue: str, principal: str, consumer: str | None, remote: str, agent: str, wait_ms: int
@@ -80,7 +80,7 @@ class WorkerRegistry:
             for queue in queues
         ]
 
-    def _drop(self, key: _Key) -> None:
+    def _drop(self, key: _WorkerKey) -> None:
         del self._workers[key]
         left = self._of_queues[key[:2]]
         del left[key]

@@ -6,21 +6,20 @@ import asyncio
 import logging
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.http.dispatch import Dispatch
-from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.call_wait import CallWait
+from tenantq.http.context import HttpContext
+from tenantq.http.dispatch import answer
+from tenantq.http.problem import HttpError, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
+from tenantq.http.request import Request
 from tenantq.http.request_parser import BODY, HEAD, IDLE, RequestParser
 from tenantq.runtime.futures import wake
-from tenantq.runtime.listener import ListenerConnection
+from tenantq.runtime.listener_context import ListenerConnection
 from tenantq.runtime.loop_slices import loop_slices
-
-if TYPE_CHECKING:
-    from tenantq.http.listener import HttpListener
-    from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
 
@@ -32,12 +31,11 @@ _ONE_WRITE_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 256 << 10
 
 
-class HttpConnection(Dispatch, ListenerConnection):
+class HttpConnection(ListenerConnection[HttpContext]):
     """The protocol of one accepted connection."""
 
-    def __init__(self, listener: HttpListener) -> None:
-        Dispatch.__init__(self, listener)
-        ListenerConnection.__init__(self, listener)
+    def __init__(self, context: HttpContext) -> None:
+        super().__init__(context)
         self._requests: deque[Request] = deque()  # complete, not started
         self._current: Request | None = None  # in progress
         self._at_end = False  # the client has ended its side
@@ -52,23 +50,22 @@ class HttpConnection(Dispatch, ListenerConnection):
 
     # ---- events of the transport ----
 
-    def refusal(self) -> bytes:
+    def over_limit_reply(self) -> bytes:
         """Return the reply for a connection beyond the limit."""
-        request_id = self._listener.next_request_id()
+        request_id = self.context.next_request_id()
         reply = problem_reply(Unavailable("too many connections are open. Try again later."), request_id)
-        return head(reply, self._listener.lines + b"Connection: close\r\n", request_id) + reply.body
+        return head(reply, self.context.lines + b"Connection: close\r\n", request_id) + reply.body
 
     def begin(self) -> None:
         """Start serving."""
         self._parser = RequestParser(
-            self._listener,
+            self.context,
             self._take,
-            connection=self,
             remote=self.remote,
             certificate=self.certificate,
             is_secure=self._transport.get_extra_info("sslcontext") is not None,
         )
-        self._task = self._listener.loop.create_task(self._serve())
+        self._wait = CallWait(self.context.loop.create_task(self._serve()))
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived. Stop reading while enough requests wait."""
@@ -78,14 +75,14 @@ class HttpConnection(Dispatch, ListenerConnection):
             self._unread = memoryview(bytes(self._unread) + data)
         elif len(data) <= SLICE_BYTES:
             self._parser.feed(data)
-            if len(self._requests) >= self._listener.settings.pipeline_max:
+            if len(self._requests) >= self.context.settings.pipeline_max:
                 self._pause()
         elif len(data) <= _ONE_READ_BYTES:
             self._parse(memoryview(data))
         else:  # part of a large body: of all connections, one parses per turn of the loop
             self._unread = memoryview(data)
             self._pause()
-            loop_slices(self._listener.loop).enter(self._parse_unread)
+            loop_slices(self.context.loop).enter(self._parse_unread)
         if self._parser.expects_continue:
             wake(self._wake)
 
@@ -95,30 +92,27 @@ class HttpConnection(Dispatch, ListenerConnection):
         if self._is_lost or self._is_closing:
             return False
         self._parser.stop()
-        self.stop_waiting()
+        self._wait.stop()
         return self._current is not None or bool(self._requests)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
         """Release all resources and cancel a waiting call."""
         self._is_lost = True
-        self._listener.connections.discard(self)
-        self._listener.table.remove(self)
-        if not hasattr(self, "_task"):
-            return
+        self.context.closed(self)
+        if not hasattr(self, "_wait"):
+            return  # it was refused
         self._parser.stop()
         while self._requests:
-            self._listener.release(self._requests.pop())
+            self._requests.pop().release()
         self._unread = None
-        if self._waits:
-            self._task.cancel()
+        self._wait.abandon()
         wake(self._wake)
         wake(self._writable)
-        self._listener.closed(self)
 
     def pause_writing(self) -> None:
         """Start no further request until the client has read what was sent."""
         if self._writable is None:
-            self._writable = self._listener.loop.create_future()
+            self._writable = self.context.loop.create_future()
 
     def resume_writing(self) -> None:
         """Resume after ``pause_writing``."""
@@ -144,11 +138,11 @@ class HttpConnection(Dispatch, ListenerConnection):
         return self._unsent_seen_bytes + self._unsent_reply_bytes
 
     def _check_reading(self, waited_ms: int) -> None:
-        settings, parser = self._listener.settings, self._parser
+        settings, parser = self.context.settings, self._parser
         if parser.stage is HEAD:
             if waited_ms >= settings.head_timeout_ms:
                 self._cut("head")
-                parser.refuse(Refusal(408, "unavailable", "the request's headers took too long to arrive"))
+                parser.refuse(HttpError(408, "unavailable", "the request's headers took too long to arrive"))
         elif parser.stage is BODY:
             if waited_ms < settings.body_timeout_ms:
                 return
@@ -157,7 +151,7 @@ class HttpConnection(Dispatch, ListenerConnection):
                 self._body_bytes_seen = parser.body_bytes
             else:
                 self._cut("body")
-                parser.refuse(Refusal(408, "unavailable", "the request's body took too long to arrive"))
+                parser.refuse(HttpError(408, "unavailable", "the request's body took too long to arrive"))
         elif self._current is None and not self._requests and waited_ms >= settings.idle_timeout_ms:
             self._cut("idle")
             self._close()
@@ -176,7 +170,7 @@ class HttpConnection(Dispatch, ListenerConnection):
 
     def drain(self) -> None:
         """Finish the current request, start no other, and close."""
-        self.stop_waiting()
+        self._wait.stop()
         if self._current is None and not self._requests and self._parser.stage is IDLE:
             self._close()
 
@@ -190,29 +184,29 @@ class HttpConnection(Dispatch, ListenerConnection):
     def _take(self, request: Request) -> None:
         self._body_bytes_seen = 0
         if self._is_lost:
-            self._listener.release(request)
+            request.release()
             return
         self._requests.append(request)
         if self._wake is not None and not self._wake.done() and len(self._requests) == 1:
-            self._listener.turns.enter(request.call.bearer, self._wake)
+            self.context.turns.enter(request.call.bearer, self._wake)
 
     def _parse(self, data: memoryview) -> None:
         """Parse in slices until enough requests wait."""
         at = 0
         while at < len(data):
-            if len(self._requests) >= self._listener.settings.pipeline_max:
+            if len(self._requests) >= self.context.settings.pipeline_max:
                 self._unread = data[at:]
                 self._pause()
                 return
             self._parser.feed(data[at : at + SLICE_BYTES])
             at += SLICE_BYTES
         self._unread = None
-        if len(self._requests) >= self._listener.settings.pipeline_max:
+        if len(self._requests) >= self.context.settings.pipeline_max:
             self._pause()
 
     def _parse_unread(self) -> None:
         """Parse a large part that was read, and read on."""
-        if not self._is_lost and len(self._requests) < self._listener.settings.pipeline_max:
+        if not self._is_lost and len(self._requests) < self.context.settings.pipeline_max:
             self._resume_reading()
             if self._parser.expects_continue:
                 wake(self._wake)
@@ -225,7 +219,7 @@ class HttpConnection(Dispatch, ListenerConnection):
     def _resume_reading(self) -> None:
         if self._unread is not None:
             self._parse(self._unread)
-        if not self._reads and self._unread is None and len(self._requests) < self._listener.settings.pipeline_max:
+        if not self._reads and self._unread is None and len(self._requests) < self.context.settings.pipeline_max:
             self._reads = True
             self._transport.resume_reading()
 
@@ -243,12 +237,12 @@ class HttpConnection(Dispatch, ListenerConnection):
                     if self._parser.expects_continue:
                         await self._invite()
                         continue
-                    self._wake = self._listener.loop.create_future()
+                    self._wake = self.context.loop.create_future()
                     await self._wake
                     continue
                 request = requests.popleft()
                 self._current = request
-                reply = await self.answer(request)
+                reply = await answer(request, self._wait)
                 if request.call.bearer != self._known_bearer:
                     self._recognize(request, reply)
                 if isinstance(reply, Stream):
@@ -256,12 +250,12 @@ class HttpConnection(Dispatch, ListenerConnection):
                 elif self._send(request, reply):
                     await self._send_pieces(reply.body)
                 self._current = None
-                self._listener.release(request)
-                if request.close or self._listener.is_closing:
+                request.release()
+                if request.close or self.context.is_closing:
                     self._close(linger=request.is_unfinished)
                     return
                 if self._writable is not None:
-                    self._unsent_since_ms = self._listener.now_ms
+                    self._unsent_since_ms = self.context.now_ms
                     await self._writable
                 if not self._reads:
                     self._resume_reading()
@@ -273,7 +267,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             self.abort()
         finally:
             if self._current is not None:
-                self._listener.release(self._current)
+                self._current.release()
 
     def _recognize(self, request: Request, reply: Reply | Stream) -> None:
         """Count the connection for a credential that was accepted. One of too many closes after this reply."""
@@ -282,7 +276,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         if bearer is None or route is None or not route.secured or request.refusal is not None or refused:
             return
         self._known_bearer = bearer
-        if not self._listener.table.recognize(self, bearer):
+        if not self.context.table.recognize(self, bearer):
             request.close = True
 
     async def _invite(self) -> None:
@@ -293,7 +287,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             return
         try:
             if request.route.secured and type(request.route) is not ProtocolRoute:
-                await self._listener.service.admission.identify(request.call, request.route.action)
+                await self.context.service.admission.identify(request.call, request.route.action)
         except TenantqError as refusal:
             if parser.unfinished is request:
                 parser.refuse(refusal)
@@ -305,7 +299,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         """Return whether no more requests will come, once every request has been answered."""
         if self._at_end:
             return True
-        return self._listener.is_closing and self._parser.stage is IDLE
+        return self.context.is_closing and self._parser.stage is IDLE
 
     # ---- writing ----
 
@@ -313,11 +307,11 @@ class HttpConnection(Dispatch, ListenerConnection):
         """Send a reply. Return True if its body is large: then only the head was sent."""
         if self._is_lost:
             return False
-        listener = self._listener
-        counts = listener.metrics.replies_total
+        context = self.context
+        counts = context.metrics.replies_total
         counts[reply.status] = counts.get(reply.status, 0) + 1
-        lines = listener.lines
-        if request.close or listener.is_closing:
+        lines = context.lines
+        if request.close or context.is_closing:
             lines += b"Connection: close\r\n"
         elif request.head.is_old:
             lines += b"Connection: keep-alive\r\n"
@@ -334,7 +328,7 @@ class HttpConnection(Dispatch, ListenerConnection):
     async def _send_pieces(self, body: bytes) -> None:
         """Send a large body, no faster than the client accepts it."""
         self._unsent_reply_bytes = len(body)
-        self._listener.count_unsent(len(body))
+        self.context.count_unsent(len(body))
         view = memoryview(body)
         for at in range(0, len(body), _PIECE_BYTES):
             if self._is_lost or self._is_closing:
@@ -342,7 +336,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             self._unsent_reply_bytes = max(0, len(body) - at - _PIECE_BYTES)
             self._transport.write(view[at : at + _PIECE_BYTES])
             if self._writable is not None:
-                self._unsent_since_ms = self._listener.now_ms
+                self._unsent_since_ms = self.context.now_ms
                 await self._writable
         self._unsent_reply_bytes = 0
 
@@ -352,12 +346,12 @@ class HttpConnection(Dispatch, ListenerConnection):
 
     async def _send_stream(self, request: Request, stream: Stream) -> None:
         """Send a reply as it is produced, no faster than the client reads it. If it fails, the connection ends."""
-        listener, chunked = self._listener, not request.head.is_old
+        context, chunked = self.context, not request.head.is_old
         request.close = request.close or not chunked  # the end of the connection is the end of the reply
-        counts = listener.metrics.replies_total
+        counts = context.metrics.replies_total
         counts[200] = counts.get(200, 0) + 1
-        lines = listener.lines
-        if request.close or listener.is_closing:
+        lines = context.lines
+        if request.close or context.is_closing:
             lines += b"Connection: close\r\n"
         try:
             self._write_part(stream_head(stream, lines, request.call.request_id, chunked=chunked))
@@ -369,7 +363,7 @@ class HttpConnection(Dispatch, ListenerConnection):
                 if part:
                     self._write_part(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
                 if self._writable is not None:
-                    self._unsent_since_ms = listener.now_ms
+                    self._unsent_since_ms = context.now_ms
                     await self._writable
             if chunked:
                 self._write_part(b"0\r\n\r\n")
@@ -383,7 +377,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         if not self._is_lost:
             self._transport.write(data)
             if len(data) > _ONE_WRITE_BYTES:
-                self._listener.count_unsent(len(data))
+                self.context.count_unsent(len(data))
 
     def _close(self, *, linger: bool = False) -> None:
         """Close once everything is sent. With ``linger``, first give the client time to read why.
@@ -395,7 +389,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         self._is_closing = True
         self._parser.stop()
         if linger and not self._at_end:
-            self._lingers_until_ms = self._listener.now_ms + self._listener.settings.linger_ms
+            self._lingers_until_ms = self.context.now_ms + self.context.settings.linger_ms
             if not self._reads:
                 self._reads = True
                 self._transport.resume_reading()

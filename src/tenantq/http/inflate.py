@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tenantq.errors import TooLarge
-from tenantq.http.item_limit import check_items
+from tenantq.http.body_item_count import check_item_count
 from tenantq.http.problem import malformed
 from tenantq.http.request import Request
 from tenantq.runtime.loop_slices import joined
@@ -29,7 +29,7 @@ async def unpack(request: Request, items_max: int) -> None:
     """Join the parts of a body, and inflate it if it is compressed. Raises TooLarge, Invalid, or Unavailable for lack of memory."""
     parts, request.parts = request.parts or (request.body,), ()
     if request.encoding:
-        request.body = await inflate(parts, request.body_bytes_max, items_max, request.listener.holder(request))
+        request.body = await inflate(parts, request.body_bytes_max, items_max, request.hold_inflated)
         request.encoding = b""
     else:
         request.body = await joined(parts)
@@ -47,7 +47,7 @@ async def inflate(parts: Sequence[bytes], bytes_max: int, items_max: int, hold: 
         while data and size <= bytes_max and not unpacker.unused_data:
             if commas > checked_commas:  # they may be inside strings; it pays to find out before more is inflated
                 inflated = [await joined(inflated)]
-                await check_items(inflated[0], items_max)
+                await check_item_count(inflated[0], items_max)
                 checked_commas = 2 * commas
             part = await asyncio.to_thread(_step, unpacker, data) if inflated else _step(unpacker, data)
             hold(len(part))

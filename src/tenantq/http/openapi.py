@@ -10,13 +10,12 @@ import msgspec
 from msgspec import inspect
 
 from tenantq.domain.names import QueueName, TemplateName, TenantName
+from tenantq.domain.schema_rules import Schema
 from tenantq.domain.validation import plain_schema
 from tenantq.http.route import Empty, Route
 from tenantq.service.residency import CONTENT_ACTIONS
-from tenantq.wire.kinds import Problem
+from tenantq.wire.base_types import Problem
 from tenantq.wire.messages import MessageId
-
-Schema = dict[str, Any]
 
 
 def _schema(kind: Any) -> Schema:

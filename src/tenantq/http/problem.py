@@ -12,7 +12,7 @@ from tenantq.service.problems import problem_of
 _encode = msgspec.json.Encoder().encode
 
 
-class Refusal(TenantqError):
+class HttpError(TenantqError):
     """A request that the HTTP transport refuses. It does not reach the service."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: bytes = b"") -> None:
@@ -22,9 +22,9 @@ class Refusal(TenantqError):
         self.headers = headers  # further header lines of the reply, each with its line end
 
 
-def malformed(message: str) -> Refusal:
+def malformed(message: str) -> HttpError:
     """Return the error for malformed HTTP or JSON."""
-    return Refusal(400, "invalid", message)
+    return HttpError(400, "invalid", message)
 
 
 _titles: dict[type[TenantqError], str] = {}
@@ -32,7 +32,7 @@ _titles: dict[type[TenantqError], str] = {}
 
 def _title(kind: type[TenantqError], status: int) -> str:
     """Return the title of a kind of error: the first sentence of its docstring."""
-    if kind is Refusal or kind is TenantqError:
+    if kind is HttpError or kind is TenantqError:
         return HTTPStatus(status).phrase
     title = _titles.get(kind)
     if title is None:
@@ -52,7 +52,7 @@ def problem_reply(error: TenantqError, request_id: str) -> Reply:
         headers = b"X-RateLimit-Limit: %d\r\nX-RateLimit-Remaining: %d\r\n" % (error.limit, left)
     elif status == HTTPStatus.UNAUTHORIZED:
         headers = b"WWW-Authenticate: Bearer\r\n"
-    elif type(error) is Refusal:
+    elif type(error) is HttpError:
         headers = error.headers
     if problem.retry_after_ms is not None:
         headers += b"Retry-After: %d\r\n" % max(1, -(-problem.retry_after_ms // 1_000))

@@ -1,22 +1,18 @@
-"""Routes of other protocols over HTTP. Handlers get all headers and the raw body, and encode all replies themselves."""
+"""Routes of other protocols over HTTP. Handlers get all headers and the raw body, and encode all replies themselves.
+
+They have no action, so the listener refuses none of their requests early: the caller is known only once the signature has been
+checked, and it covers the body.
+"""
 
 from collections.abc import Awaitable, Callable
-from typing import Never, Protocol, TypeVar
+from typing import Never
 
+from tenantq.http.call_wait import CallWait
 from tenantq.http.reply import Reply
 from tenantq.http.request import Request
 from tenantq.http.route import LIST_BODY_BYTES_MAX, Route
 
-Serve = Callable[["Request", "Waiting"], Awaitable[Reply]]
-
-_T = TypeVar("_T")
-
-
-class Waiting(Protocol):
-    """The part of a connection that a protocol uses."""
-
-    async def unless_stopped(self, work: Awaitable[_T], instead: _T) -> _T:
-        """Return the result of work that may wait, or ``instead`` if the listener closes meanwhile."""
+Serve = Callable[[Request, CallWait], Awaitable[Reply]]
 
 
 class ProtocolRoute(Route):
@@ -25,7 +21,7 @@ class ProtocolRoute(Route):
     __slots__ = ("serve",)
 
     def __init__(self, method: str, path: str, serve: Serve) -> None:
-        super().__init__(method, path, _no_handler, tag="foreign", body_bytes_max=LIST_BODY_BYTES_MAX)
+        super().__init__(method, path, _no_handler, tag="foreign", scope="tenant", body_bytes_max=LIST_BODY_BYTES_MAX)
         self.serve = serve
 
 

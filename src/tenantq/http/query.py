@@ -23,7 +23,7 @@ class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def unescape(raw: bytes) -> str:
-    """Return percent-decoded text. Raises Refusal if it is malformed."""
+    """Return percent-decoded text. Raises HttpError if it is malformed."""
     if _BAD_ESCAPE.search(raw) is not None:
         raise malformed("path or query: a '%' is not followed by two hexadecimal digits")
     try:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.errors import TenantqError
-    from tenantq.http.listener import HttpListener
-    from tenantq.http.request_head import RequestHead
-    from tenantq.http.route import Route
-    from tenantq.service.call import Call
+from tenantq.errors import TenantqError
+from tenantq.http.context import HttpContext
+from tenantq.http.request_head import RequestHead
+from tenantq.http.route import Route
+from tenantq.service.call import Call
+from tenantq.service.problems import no_room
 
 Q = TypeVar("Q")
 
@@ -20,12 +19,12 @@ class Request:
     """A request: head, caller, body, and the state of its reply."""
 
     __slots__ = (
-        "body", "call", "close", "encoding", "head", "held_bytes", "is_unfinished", "listener", "parts", "query",
+        "body", "call", "close", "context", "encoding", "head", "held_bytes", "is_unfinished", "parts", "query",
         "refusal",
     )  # fmt: skip
 
-    def __init__(self, listener: HttpListener, head: RequestHead, call: Call, body: bytes = b"") -> None:
-        self.listener = listener
+    def __init__(self, context: HttpContext, head: RequestHead, call: Call, body: bytes = b"") -> None:
+        self.context = context
         self.head = head
         self.call = call
         self.query: Any = None  # of the route's query type
@@ -33,7 +32,7 @@ class Request:
         self.parts: Sequence[bytes] = ()  # a large body as it arrived, until ``unpack`` makes it ``body``
         self.encoding = head.encoding  # of ``body``; empty once it is inflated
         self.is_unfinished = False  # refused before all of it had arrived
-        self.held_bytes = 0  # counted against the listener's limit of buffered bytes
+        self.held_bytes = 0  # counted against the limit of buffered bytes
         self.close = False  # the connection ends with the reply
         self.refusal: TenantqError | None = None  # the error to reply with, without calling the service
 
@@ -60,8 +59,29 @@ class Request:
     @property
     def body_bytes_max(self) -> int:
         """The size limit of the body, as sent and as inflated."""
-        most, route = self.listener.settings.body_bytes_max, self.head.route
+        most, route = self.context.settings.body_bytes_max, self.head.route
         return most if route is None else min(most, route.body_bytes_max)
+
+    def hold(self, size: int) -> bool:
+        """Count ``size`` more bytes as held for the request; False if the limit of all requests is reached."""
+        context = self.context
+        if context.buffered_bytes + size > context.settings.buffered_bytes_max and not context.make_room(
+            self.call.connection, size, self.held_bytes
+        ):
+            return False
+        context.buffered_bytes += size
+        self.held_bytes += size
+        return True
+
+    def hold_inflated(self, size: int) -> None:
+        """Count ``size`` more bytes as held for the request. Raises Unavailable if the limit is reached."""
+        if not self.hold(size):
+            raise no_room()
+
+    def release(self) -> None:
+        """Release the bytes counted for the request."""
+        self.context.buffered_bytes -= self.held_bytes
+        self.held_bytes = 0
 
 
 class QueryRequest(Request, Generic[Q]):

@@ -6,7 +6,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from tenantq.http.problem import Refusal
+from tenantq.http.problem import HttpError
 from tenantq.http.route import Route
 
 _NAMES: Final = (
@@ -124,20 +124,20 @@ def presigning_bearer(raw_query: bytes) -> str | None:
 
 
 def body_encoding(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return how a JSON body is compressed; raise Refusal for a content type or an encoding that is not supported."""
+    """Return how a JSON body is compressed; raise HttpError for a content type or an encoding that is not supported."""
     kind = headers.get(b"content-type")
     if kind is not None:
         kind, _, parameters = kind.lower().partition(b";")
         parameters = parameters.replace(b" ", b"").replace(b'"', b"")
         if kind.strip() != b"application/json" or parameters not in {b"", b"charset=utf-8"}:
-            raise Refusal(415, "invalid", "content-type: must be application/json, in UTF-8")
+            raise HttpError(415, "invalid", "content-type: must be application/json, in UTF-8")
     coding = headers.get(b"content-encoding")
     if coding is None:
         return b""
     coding = coding.lower()
     if coding not in {b"gzip", b"x-gzip", b"identity", b""}:
         accepted = b"Accept-Encoding: gzip\r\n"
-        raise Refusal(415, "invalid", "content-encoding: only gzip is supported", headers=accepted)
+        raise HttpError(415, "invalid", "content-encoding: only gzip is supported", headers=accepted)
     return b"gzip" if coding.endswith(b"gzip") else b""
 
 

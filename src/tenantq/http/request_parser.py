@@ -8,12 +8,15 @@ from __future__ import annotations
 import enum
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 
 from tenantq.errors import TenantqError, TooLarge
-from tenantq.http.problem import Refusal, malformed
+from tenantq.http.context import HttpContext
+from tenantq.http.early_checks import region_refusal
+from tenantq.http.problem import HttpError, malformed
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.request import Request
 from tenantq.http.request_head import (
@@ -31,11 +34,6 @@ from tenantq.http.router import Match
 from tenantq.service.call import Call
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import request_id_of, traceparent_of, user_agent_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.http.listener import HttpListener
 
 log = logging.getLogger("tenantq.http")
 
@@ -79,25 +77,23 @@ class RequestParser:
     """Parses the requests of one connection, and passes each complete or refused one to ``deliver``, in order."""
 
     __slots__ = (
-        "_blocks", "_cacheable", "_certificate", "_chunk_start", "_connection", "_deliver", "_header_bytes_left",
-        "_headers", "_headers_left", "_is_cacheable", "_is_secure", "_listener", "_more", "_others", "_parser",
+        "_blocks", "_cacheable", "_certificate", "_chunk_start", "_context", "_deliver", "_header_bytes_left",
+        "_headers", "_headers_left", "_is_cacheable", "_is_secure", "_more", "_others", "_parser",
         "_parts", "_remote", "_request", "_silent_bytes", "_target", "body_bytes", "expects_continue", "is_over",
         "since_ms", "stage",
     )  # fmt: skip
 
     def __init__(
         self,
-        listener: HttpListener,
+        context: HttpContext,
         deliver: Callable[[Request], None],
         *,
-        connection: object,
         remote: str,
         certificate: dict[str, object] | None,
         is_secure: bool = False,
     ) -> None:
-        self._listener = listener
+        self._context = context
         self._deliver = deliver
-        self._connection = connection
         self._remote = remote
         self._certificate = certificate
         self._is_secure = is_secure
@@ -116,7 +112,7 @@ class RequestParser:
         self.body_bytes = 0
         self.expects_continue = False  # the client waits for "100 Continue" before it sends the body
         self.stage = IDLE
-        self.since_ms = listener.now_ms  # when the stage began, or last made progress
+        self.since_ms = context.now_ms  # when the stage began, or last made progress
         self.is_over = False  # ignores further bytes: after a refusal or the last request
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -126,7 +122,7 @@ class RequestParser:
         is_start = self.stage is IDLE
         if is_start and type(data) is bytes:
             end = data.find(HEAD_END) + len(HEAD_END)
-            head = self._listener.heads.get(data[:end])
+            head = self._context.heads.get(data[:end])
             if head is not None and len(data) - end == head.content_length:
                 self._take_cached(head, data[end:])
                 return
@@ -157,14 +153,14 @@ class RequestParser:
 
     def _cache_head(self, data: bytes) -> None:
         if self._cacheable is not None:
-            self._listener.heads.add(data, self._cacheable)
+            self._context.heads.add(data, self._cacheable)
 
     def _take_cached(self, head: RequestHead, body: bytes) -> None:
         """Deliver a request whose head was parsed before."""
-        listener = self._listener
-        self.since_ms = listener.now_ms
-        request = Request(listener, head, self._call(head), body)
-        if listener.hold(request, head.content_length):
+        context = self._context
+        self.since_ms = context.now_ms
+        request = Request(context, head, self._call(head), body)
+        if request.hold(head.content_length):
             self._deliver(request)
         else:
             self._request = request
@@ -192,7 +188,7 @@ class RequestParser:
         request = self._request
         if request is None:
             head = RequestHead(**self._sender())
-            request = Request(self._listener, head, self._call(head))
+            request = Request(self._context, head, self._call(head))
         self._forget_body(request)
         request.refusal = refusal
         request.close = request.is_unfinished = True
@@ -210,7 +206,7 @@ class RequestParser:
         self._headers = {}
 
     def _forget_body(self, request: Request) -> None:
-        self._listener.release(request)
+        request.release()
         self._blocks, self._parts = [], []
         self._more.clear()
         request.body = b""
@@ -222,7 +218,7 @@ class RequestParser:
             self.refuse(malformed("malformed HTTP/1.1: no request line"))
             return
         try:
-            self._listener.router.find(b"?", found[1].partition(b"?")[0])
+            self._context.router.find(b"?", found[1].partition(b"?")[0])
         except TenantqError as refusal:
             self.refuse(refusal)
 
@@ -231,9 +227,9 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """Start a new head."""
         self.stage = HEAD
-        self.since_ms = self._listener.now_ms
+        self.since_ms = self._context.now_ms
         self._target = b""
-        settings = self._listener.settings
+        settings = self._context.settings
         self._headers_left = settings.headers_max
         self._header_bytes_left = settings.header_bytes_max
         self.body_bytes = 0
@@ -241,9 +237,9 @@ class RequestParser:
     def on_url(self, url: bytes) -> None:
         """Collect the request target."""
         self._target += url
-        if len(self._target) > self._listener.settings.request_target_bytes_max:
-            most = self._listener.settings.request_target_bytes_max
-            self._stop(Refusal(414, "too_large", f"path and query: too long (limit: {most:,} bytes)"))
+        if len(self._target) > self._context.settings.request_target_bytes_max:
+            most = self._context.settings.request_target_bytes_max
+            self._stop(HttpError(414, "too_large", f"path and query: too long (limit: {most:,} bytes)"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header. Unknown headers are only counted."""
@@ -266,7 +262,7 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         """Check and route the request before its body is read."""
         self.stage = BODY
-        self.since_ms = self._listener.now_ms
+        self.since_ms = self._context.now_ms
         self._chunk_start = False
         self._silent_bytes = 0
         headers, parser = self._headers, self._parser
@@ -308,7 +304,7 @@ class RequestParser:
         own: dict[str, Any] = {}
         sender = self._sender()
         try:
-            match = self._listener.router.find(method, _without_origin(path))
+            match = self._context.router.find(method, _without_origin(path))
             if type(match.route) is ProtocolRoute:
                 own = {
                     "method": method,
@@ -335,22 +331,22 @@ class RequestParser:
             **sender,
             **own,
         )
-        request = Request(self._listener, head, self._call(head))
-        request.refusal = refusal or self._listener.early_refusal(request)
+        request = Request(self._context, head, self._call(head))
+        request.refusal = refusal or region_refusal(request)
         return request
 
     def on_body(self, data: bytes) -> None:
         """Collect a part of the body, within the limits of the request and the listener."""
         self._silent_bytes = 0
         self.expects_continue = False
-        listener, request = self._listener, self._request
+        request = self._request
         assert request is not None
         self.body_bytes += len(data)
         if self.body_bytes > request.body_bytes_max:
             self._stop(body_too_large(request.body_bytes_max))
         if request.refusal is not None:
             return  # the body of a refused request is read and dropped, to keep the connection
-        if not listener.hold(request, len(data)):
+        if not request.hold(len(data)):
             self._stop(no_room())
         if not request.body:
             request.body = data
@@ -369,7 +365,7 @@ class RequestParser:
     def on_message_complete(self) -> None:
         """Deliver the request."""
         self.stage = IDLE
-        self.since_ms = self._listener.now_ms
+        self.since_ms = self._context.now_ms
         self._silent_bytes = 0
         self.expects_continue = False
         request = self._request
@@ -406,10 +402,9 @@ class RequestParser:
             bearer=head.bearer,
             certificate=self._certificate,
             remote=self._remote,
-            request_id=(request_id_of(raw_id) if raw_id is not None else None) or self._listener.next_request_id(),
+            request_id=(request_id_of(raw_id) if raw_id is not None else None) or self._context.next_request_id(),
             user_agent=head.user_agent,
             traceparent=traceparent_of(trace) if trace is not None else "",
-            connection=self._connection,
         )
 
     def _check_length(self, headers: dict[bytes, bytes], *, is_old: bool) -> bool:
@@ -423,7 +418,7 @@ class RequestParser:
 
     def _check_expect(self, request: Request, expect: bytes, *, has_body: bool) -> None:
         if expect.lower() != b"100-continue":
-            self._stop(Refusal(417, "invalid", "header expect: must be 100-continue"))
+            self._stop(HttpError(417, "invalid", "header expect: must be 100-continue"))
         if not has_body:
             return
         if request.refusal is not None:
@@ -448,9 +443,9 @@ def body_too_large(bytes_max: int) -> TooLarge:
     return TooLarge(f"body: too large (limit: {bytes_max:,} bytes)")
 
 
-def _wrong_version() -> Refusal:
-    return Refusal(505, "invalid", "unsupported HTTP version. Use HTTP/1.1 or HTTP/1.0.")
+def _wrong_version() -> HttpError:
+    return HttpError(505, "invalid", "unsupported HTTP version. Use HTTP/1.1 or HTTP/1.0.")
 
 
-def _headers_too_large() -> Refusal:
-    return Refusal(431, "too_large", "headers: too many or too large")
+def _headers_too_large() -> HttpError:
+    return HttpError(431, "too_large", "headers: too many or too large")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from tenantq.domain.validation import explain
 from tenantq.errors import Invalid, TenantqError
 from tenantq.http.batch_limit import FEW_ITEMS_BYTES_MAX, begin_decoding, with_counted_items
+from tenantq.http.body_item_count import check_item_count
 from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
-from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
 from tenantq.http.reply import JsonReply, Reply, Stream
-from tenantq.http.sliced_lists import SlicedLists
+from tenantq.http.sliced_decoding import SlicedDecoder
+from tenantq.service.service import Service
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.service.service import Service
-
-    Handler = Callable[[Service, Any, Any], Awaitable[object]]
-
+RouteHandler = Callable[[Service, Any, Any], Awaitable[object]]
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
 """Enough for a call without messages: settings, a reason, a thousand receipts."""
@@ -49,24 +45,8 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
 
 
-_PLATFORM_PATHS: Final = frozenset((
-    "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
-    "/v1/backups", "/v1/cluster", "/v1/cluster/members/{id}/drain", "/v1/cluster/tenants/{id}",
-    "/v1/cluster/shards", "/metrics", "/v1/alerts", "/v1/alerts/test", "/v1/plans", "/v1/containments",
-    "/v1/containments/{id}", "/v1/templates", "/v1/templates/{template}", "/v1/signups", "/v1/signups/{id}/approve", "/v1/signups/{id}/reject",
-))  # fmt: skip
-_ANY_CREDENTIAL_PATHS: Final = frozenset((
-    "/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/whoami", "/v1/poll",
-))  # fmt: skip
-
-Scope = Literal["tenant", "platform", "any"]
-
-
-def _scope_of(path: str) -> Scope:
-    """Return the scope of a path: one tenant, the platform, or anything that every valid credential may call."""
-    if path in _PLATFORM_PATHS:
-        return "platform"
-    return "any" if path in _ANY_CREDENTIAL_PATHS else "tenant"
+RouteScope = Literal["tenant", "platform", "any"]
+"""What a route works on: one tenant, the platform, or anything that every valid credential may ask for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,9 +60,10 @@ class Route:
 
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     _: KW_ONLY
     tag: str
+    scope: RouteScope
     summary: str = ""  # the first sentence of the handler's docstring, unless given
     action: str = ""  # in access.MATRIX
     describes: type[msgspec.Struct] | None = None
@@ -98,21 +79,19 @@ class Route:
     request: Any = field(init=False)
     query: type[msgspec.Struct] | None = field(init=False)
     reply: Any = field(init=False)  # None: not JSON
-    scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
     _decode_few: Callable[[bytes], Any] = field(init=False)  # without counting the items
-    _lists: SlicedLists | None = field(init=False, default=None)  # created for the first large body
+    _sliced: SlicedDecoder | None = field(init=False, default=None)  # created for the first large body
 
     def __post_init__(self) -> None:
-        """Derive the types, the scope and the decoder."""
+        """Derive the types and the decoder."""
         hints = get_type_hints(self.handler)
         self.request = hints.get("body", Empty)
         (self.query,) = get_args(hints.get("request")) or (None,)
         self.reply = _json_type(hints["return"])
         if self.reply is NoneType:
             self.reply, self.statuses = None, (204,)
-        self.scope = _scope_of(self.path)
         self.summary = self.summary or (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
         self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
         self._decode_few = msgspec.json.Decoder(self.request).decode
@@ -132,21 +111,21 @@ class Route:
         try:
             return (self._decode_few if len(body) <= FEW_ITEMS_BYTES_MAX else self._decode)(body)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise _refusal(error, self.request, body) from error
+            raise _decoding_error(error, self.request, body) from error
 
     async def decode_large(self, body: bytes) -> Any:
         """Return a large body as ``decode`` does, after counting its items. Its lists are decoded in slices."""
-        await check_items(body, self.items_max)
-        if self._lists is None:
-            self._lists = SlicedLists(self.request)
-        if not self._lists:
+        await check_item_count(body, self.items_max)
+        if self._sliced is None:
+            self._sliced = SlicedDecoder(self.request)
+        if not self._sliced.has_lists:
             decoded = self._decoded(body)
             await check_keys_in_slices(body)
             return decoded
         try:
-            return await self._lists.decode(body)
+            return await self._sliced.decode(body)
         except (ValueError, RecursionError) as error:
-            raise _refusal(error, self.request, body) from error
+            raise _decoding_error(error, self.request, body) from error
 
     def in_own_tenant(self) -> Route:
         """Return the same route for the credential's own tenant."""
@@ -161,7 +140,7 @@ def _json_type(returned: Any) -> Any:
     return None if returned in (Reply, Stream) else returned
 
 
-def _refusal(error: ValueError | RecursionError, request: Any, body: bytes) -> TenantqError:
+def _decoding_error(error: ValueError | RecursionError, request: Any, body: bytes) -> TenantqError:
     """Return Invalid for wrong fields of a body, and a 400 for a body that is not JSON. Raises any other error."""
     if isinstance(error, msgspec.ValidationError):
         return Invalid(explain(error, request))

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.http.problem import Refusal, malformed
+from tenantq.http.problem import HttpError, malformed
 from tenantq.http.query import unescape
 from tenantq.http.route import Route
 
@@ -63,7 +63,7 @@ class Router:
         node.allow = b", ".join(allowed)
 
     def find(self, method: bytes, path: bytes) -> Match:
-        """Return the route of a request. Raises Refusal with 404 or 405."""
+        """Return the route of a request. Raises HttpError with 404 or 405."""
         if method == b"HEAD":
             method = b"GET"
         of_method = self._remembered.get(method)
@@ -100,7 +100,7 @@ class Router:
         route = node.routes.get(method)
         if route is None:
             allowed = b"Allow: " + node.allow + b"\r\n"
-            raise Refusal(405, "invalid", f"this path takes {node.allow.decode()}", headers=allowed)
+            raise HttpError(405, "invalid", f"this path takes {node.allow.decode()}", headers=allowed)
         tenant, queue, name = None, "", ""
         for parameter, segment in names:
             text = _name(segment)
@@ -113,8 +113,8 @@ class Router:
         return Match(route, tenant, queue, name)
 
 
-def _nothing_here() -> Refusal:
-    return Refusal(404, "not_found", "unknown path. GET /docs lists all paths.")
+def _nothing_here() -> HttpError:
+    return HttpError(404, "not_found", "unknown path. GET /docs lists all paths.")
 
 
 def _name(segment: bytes) -> str:

@@ -21,8 +21,14 @@ from tenantq.http.handlers import (
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING
 from tenantq.http.route import BATCH_BODY_BYTES_MAX, IMPORT_ITEMS_MAX, LIST_BODY_BYTES_MAX, LIST_ITEMS_MAX, Route
 
-_access, _messages, _operations, _queues, _templates, _tenants = (
-    partial(Route, tag=tag) for tag in ("access", "messages", "operations", "queues", "templates", "tenants")
+_access, _messages, _queues, _templates, _tenants = (
+    partial(Route, scope="tenant", tag=tag) for tag in ("access", "messages", "queues", "templates", "tenants")
+)
+_operations, _platform_access, _platform_templates, _platform_tenants = (
+    partial(Route, scope="platform", tag=tag) for tag in ("operations", "access", "templates", "tenants")
+)
+_any_access, _any_messages, _any_operations = (
+    partial(Route, scope="any", tag=tag) for tag in ("access", "messages", "operations")
 )
 _TENANT: Final = "/v1/tenants/{tenant}"
 _QUEUE: Final = "/v1/tenants/{tenant}/queues/{queue}"
@@ -68,20 +74,20 @@ _QUEUES: Final = (
 )  # fmt: skip
 
 _TENANTS: Final = (
-    _tenants("GET", "/v1/tenants", tenants.list_tenants, action="list_tenants"),
-    _tenants("GET", "/v1/alerts", tenants.list_alerts, action="metrics"),
-    _tenants("POST", "/v1/alerts/test", tenants.test_alert_target, action="put_tenant"),
+    _platform_tenants("GET", "/v1/tenants", tenants.list_tenants, action="list_tenants"),
+    _platform_tenants("GET", "/v1/alerts", tenants.list_alerts, action="metrics"),
+    _platform_tenants("POST", "/v1/alerts/test", tenants.test_alert_target, action="put_tenant"),
     _tenants("GET", f"{_TENANT}/alerts", tenants.list_tenant_alerts, action="usage"),
-    _tenants("GET", "/v1/containments", tenants.list_containments, action="list_containments"),
-    _tenants("DELETE", "/v1/containments/{id}", tenants.release_containment, action="release_containment"),
-    _tenants("GET", "/v1/plans", tenants.list_plans, action="list_tenants"),
+    _platform_tenants("GET", "/v1/containments", tenants.list_containments, action="list_containments"),
+    _platform_tenants("DELETE", "/v1/containments/{id}", tenants.release_containment, action="release_containment"),
+    _platform_tenants("GET", "/v1/plans", tenants.list_plans, action="list_tenants"),
     _tenants("PUT", _TENANT, tenants.put_tenant, action="put_tenant", describes=TenantChanges, statuses=(200, 201),
              conflicts=True),
     _tenants("GET", _TENANT, tenants.get_tenant, action="get_tenant"),
     _tenants("GET", "/v1/tenant", tenants.get_tenant, action="get_tenant", summary="Get the credential's own tenant"),
     _tenants("DELETE", _TENANT, tenants.delete_tenant, action="delete_tenant", conflicts=True),
-    _tenants("GET", "/v1/erasures", tenants.list_erasures, action="list_erasures"),
-    _tenants("GET", "/v1/erasures/{id}", tenants.get_erasure, action="list_erasures"),
+    _platform_tenants("GET", "/v1/erasures", tenants.list_erasures, action="list_erasures"),
+    _platform_tenants("GET", "/v1/erasures/{id}", tenants.get_erasure, action="list_erasures"),
     _tenants("POST", f"{_TENANT}/suspend", tenants.suspend_tenant, action="suspend_tenant", conflicts=True),
     _tenants("PUT", f"{_QUEUE}/suspension", queues.suspend_queue, action="suspend_tenant", conflicts=True),
     _tenants("DELETE", f"{_QUEUE}/suspension", queues.reopen_queue, action="resume_tenant", conflicts=True),
@@ -93,9 +99,9 @@ _TENANTS: Final = (
     _tenants("GET", f"{_TENANT}/metrics", tenants.metrics, action="get_metrics", reply_kind="text/plain"),
     _tenants("GET", f"{_TENANT}/export", tenants.export, action="export", reply_kind="application/octet-stream"),
     _tenants("GET", f"{_TENANT}/audit", audit.audit, action="audit", kinds=_AUDIT_KINDS),
-    _tenants("GET", "/v1/audit", audit.audit_platform, action="audit_platform", kinds=_AUDIT_KINDS),
+    _platform_tenants("GET", "/v1/audit", audit.audit_platform, action="audit_platform", kinds=_AUDIT_KINDS),
     _tenants("GET", f"{_TENANT}/compliance", audit.compliance, action="audit"),
-    _tenants("GET", "/v1/compliance", audit.compliance_platform, action="audit_platform"),
+    _platform_tenants("GET", "/v1/compliance", audit.compliance_platform, action="audit_platform"),
     _tenants("GET", f"{_TENANT}/encryption", tenants.get_encryption, action="get_encryption"),
     _tenants("POST", f"{_TENANT}/encryption/rotate", tenants.rotate_keys, action="rotate_keys", conflicts=True),
     _tenants("POST", f"{_TENANT}/encryption/rewrap", tenants.rewrap_keys, action="rewrap_keys", conflicts=True),
@@ -105,12 +111,12 @@ _ACCESS: Final = (
     _access("GET", f"{_TENANT}/keys", access.list_keys, action="list_keys"),
     _access("POST", f"{_TENANT}/keys", access.create_key, action="create_key", statuses=(201,), conflicts=True),
     _access("DELETE", f"{_TENANT}/keys/{{key_id}}", access.revoke_key, action="revoke_key", conflicts=True),
-    _access("GET", "/v1/platform/keys", access.list_platform_keys, action="list_platform_keys"),
-    _access("POST", "/v1/platform/keys", access.create_platform_key, action="create_platform_key", statuses=(201,),
-            conflicts=True),
-    _access("DELETE", "/v1/platform/keys/{key_id}", access.revoke_platform_key, action="revoke_platform_key",
-            conflicts=True),
-    _access("GET", "/v1/whoami", access.whoami),
+    _platform_access("GET", "/v1/platform/keys", access.list_platform_keys, action="list_platform_keys"),
+    _platform_access("POST", "/v1/platform/keys", access.create_platform_key, action="create_platform_key",
+                     statuses=(201,), conflicts=True),
+    _platform_access("DELETE", "/v1/platform/keys/{key_id}", access.revoke_platform_key, action="revoke_platform_key",
+                     conflicts=True),
+    _any_access("GET", "/v1/whoami", access.whoami),
     _access("GET", f"{_TENANT}/grants", access.list_grants, action="list_grants"),
     _access("PUT", f"{_TENANT}/grants/{{principal}}", access.put_grant, action="put_grant", conflicts=True),
     _access("DELETE", f"{_TENANT}/grants/{{principal}}", access.delete_grant, action="delete_grant", conflicts=True),
@@ -120,19 +126,20 @@ _ACCESS: Final = (
 )  # fmt: skip
 
 _SIGNUPS: Final = (
-    _tenants("POST", "/v1/signups", signups.request_signup, statuses=(202,), secured=False, body_bytes_max=16_384),
-    _tenants("GET", "/v1/signups", signups.list_signups, action="list_signups"),
-    _tenants("POST", "/v1/signups/{id}/approve", signups.approve_signup, action="approve_signup", statuses=(201,),
-             conflicts=True),
-    _tenants("POST", "/v1/signups/{id}/reject", signups.reject_signup, action="reject_signup"),
+    _platform_tenants("POST", "/v1/signups", signups.request_signup, statuses=(202,), secured=False,
+                      body_bytes_max=16_384),
+    _platform_tenants("GET", "/v1/signups", signups.list_signups, action="list_signups"),
+    _platform_tenants("POST", "/v1/signups/{id}/approve", signups.approve_signup, action="approve_signup",
+                      statuses=(201,), conflicts=True),
+    _platform_tenants("POST", "/v1/signups/{id}/reject", signups.reject_signup, action="reject_signup"),
 )  # fmt: skip
 
 _TEMPLATES: Final = (
-    _templates("GET", "/v1/templates", templates.list_platform_templates, action="list_templates"),
-    _templates("PUT", "/v1/templates/{template}", templates.put_platform_template, action="put_template",
-               statuses=(200, 201), conflicts=True),
-    _templates("DELETE", "/v1/templates/{template}", templates.delete_platform_template, action="delete_template",
-               conflicts=True),
+    _platform_templates("GET", "/v1/templates", templates.list_platform_templates, action="list_templates"),
+    _platform_templates("PUT", "/v1/templates/{template}", templates.put_platform_template, action="put_template",
+                        statuses=(200, 201), conflicts=True),
+    _platform_templates("DELETE", "/v1/templates/{template}", templates.delete_platform_template,
+                        action="delete_template", conflicts=True),
     _templates("GET", f"{_TENANT}/templates", templates.list_templates, action="list_templates"),
     _templates("PUT", f"{_TENANT}/templates/{{template}}", templates.put_template, action="put_template",
                statuses=(200, 201), conflicts=True),
@@ -149,23 +156,23 @@ _BACKUPS: Final = (
 )  # fmt: skip
 
 _FLEET: Final = (
-    _messages("POST", "/v1/poll", messages.fleet_poll, action="poll", interrupted=NO_MESSAGES,
-              body_bytes_max=LIST_BODY_BYTES_MAX, items_max=LIST_ITEMS_MAX),
+    _any_messages("POST", "/v1/poll", messages.fleet_poll, action="poll", interrupted=NO_MESSAGES,
+                  body_bytes_max=LIST_BODY_BYTES_MAX, items_max=LIST_ITEMS_MAX),
 )  # fmt: skip
 
 _OPERATIONS: Final = (
-    _operations("GET", "/healthz", operations.healthz, secured=False),
-    _operations("GET", "/readyz", operations.readyz, statuses=(200, 503), secured=False),
+    _any_operations("GET", "/healthz", operations.healthz, secured=False),
+    _any_operations("GET", "/readyz", operations.readyz, statuses=(200, 503), secured=False),
     _operations("GET", "/metrics", operations.metrics, action="metrics", reply_kind="text/plain"),
-    _operations("GET", "/v1/topology", operations.topology),
+    _any_operations("GET", "/v1/topology", operations.topology),
     _operations("GET", "/v1/cluster", operations.cluster, action="get_cluster", conflicts=True),
     _operations("POST", "/v1/cluster/members/{id}/drain", operations.drain_member, action="drain_member",
                 conflicts=True),
     _operations("GET", "/v1/cluster/tenants/{id}", operations.placement, action="get_cluster", conflicts=True),
     _operations("PUT", "/v1/cluster/tenants/{id}", operations.place_tenant, action="place_tenant", conflicts=True),
     _operations("PUT", "/v1/cluster/shards", operations.grow_cluster, action="grow_cluster", conflicts=True),
-    _operations("GET", "/openapi.json", operations.openapi, secured=False),
-    _operations("GET", "/docs", operations.docs, reply_kind="text/html", secured=False),
+    _any_operations("GET", "/openapi.json", operations.openapi, secured=False),
+    _any_operations("GET", "/docs", operations.docs, reply_kind="text/html", secured=False),
 )  # fmt: skip
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -13,13 +13,12 @@ import msgspec
 
 from tenantq.domain import limits
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.record import JournalRow, LiveJournal, decode_record, rows
+from tenantq.journal.record import JournalPosition, JournalRow, LiveJournal, decode_record, rows
 from tenantq.journal.row_filter import JournalFilter
 from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
 
 log = logging.getLogger("tenantq.journal")
 
-Place = tuple[int, int]
 
 END_OF_RECORD: Final = 1 << 62
 """Used as n: after every row of a record."""
@@ -34,7 +33,7 @@ class JournalPage(msgspec.Struct, frozen=True):
     """Some rows and the place to continue; None: no more rows now."""
 
     rows: list[JournalRow]
-    more: Place | None = None
+    more: JournalPosition | None = None
     incomplete: bool = False  # older records are in unreachable segments
 
 
@@ -72,7 +71,7 @@ class AuditReader:
         wanted: JournalFilter,
         *,
         limit: int,
-        place: Place | None = None,
+        place: JournalPosition | None = None,
         newest_first: bool = False,
         first_seq: int = 1,
     ) -> JournalPage:
@@ -104,7 +103,7 @@ class _PageSearch:
     def _exhausted(self) -> bool:
         return min(self._records_left, self._segments_left, self._groups_left, self._spans_left) <= 0
 
-    def oldest_first(self, place: Place | None) -> JournalPage:
+    def oldest_first(self, place: JournalPosition | None) -> JournalPage:
         low = (
             max(place, (self._first_seq - 1, END_OF_RECORD))
             if place is not None
@@ -128,7 +127,7 @@ class _PageSearch:
                 break
         return self._page(low)
 
-    def newest_first(self, place: Place | None) -> JournalPage:
+    def newest_first(self, place: JournalPosition | None) -> JournalPage:
         _, last = self._live.synced_span
         high = min(place, (last + 1, 0)) if place is not None else (last + 1, 0)
         while not self._exhausted:
@@ -150,7 +149,7 @@ class _PageSearch:
                 break
         return self._page(high)
 
-    def _page(self, more: Place | None) -> JournalPage:
+    def _page(self, more: JournalPosition | None) -> JournalPage:
         return JournalPage(self._found, more, self._incomplete)
 
     def _note_missing(self, first_seq: int, end_seq: int) -> None:
@@ -163,7 +162,9 @@ class _PageSearch:
 
     # ---- the live journal ----
 
-    def _from_live(self, bound: Place, first_seq: int, last_seq: int, *, newest_first: bool) -> Place:
+    def _from_live(
+        self, bound: JournalPosition, first_seq: int, last_seq: int, *, newest_first: bool
+    ) -> JournalPosition:
         """Collect rows of a slice beyond ``bound``. Returns the place from which to continue."""
         records = self._live.scan(first_seq, last_seq, _SLICE)
         if not records or records[0][0] != first_seq:
@@ -201,7 +202,9 @@ class _PageSearch:
             log.warning("audit: cannot list the segments: %s", error)
             raise Unavailable("older rows are in segments, which are unreachable now. Try again later.") from error
 
-    def _from_segment(self, span: SegmentSpan, low: Place, high: Place, *, newest_first: bool) -> Place:
+    def _from_segment(
+        self, span: SegmentSpan, low: JournalPosition, high: JournalPosition, *, newest_first: bool
+    ) -> JournalPosition:
         """Collect rows of a segment between two places. Returns the place from which to continue."""
         done = (span.first_seq, 0) if newest_first else (span.last_seq, END_OF_RECORD)
         self._spans_left -= 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tenantq.errors import Invalid
-from tenantq.journal.export_target import shown_url
+from tenantq.journal.target_url import shown_url
 
 
 class BucketTarget:

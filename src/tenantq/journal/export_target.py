@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
-from urllib.parse import unquote
 
 from tenantq.errors import Invalid
+from tenantq.journal.target_url import local_path, shown_url
 from tenantq.runtime.durable_files import sync, write_durably
 
 
@@ -136,21 +136,6 @@ def _as_os_error() -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-def shown_url(url: str) -> str:
-    """Return a URL without user, password and options."""
-    scheme, mark, rest = url.partition("://")
-    place, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
-
-
-def local_path(where: str) -> Path | None:
-    """Return the path that a path or a file:// URL names, or None for any other URL."""
-    scheme, found, rest = where.partition("://")
-    if not found:
-        return Path(where)
-    return Path(unquote(rest.removeprefix("localhost"))) if scheme == "file" else None
 
 
 def open_target(where: str | Path) -> ExportTarget:

@@ -16,7 +16,7 @@ from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import ExportTarget
-from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
+from tenantq.journal.manifest import ExportHead, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.record import LiveJournal, decode_record
 from tenantq.journal.segment_batch import SegmentBatch
 from tenantq.journal.segment_index import SegmentIndex
@@ -263,7 +263,7 @@ class Exporter:
             max_ts=max(batch.times),
             file=file,
         ).signed(self._key)
-        head = Head(shard=manifest.shard, last_seq=batch.last_seq, last_link=manifest.last_link).signed(self._key)
+        head = ExportHead(shard=manifest.shard, last_seq=batch.last_seq, last_link=manifest.last_link).signed(self._key)
         self._target.write(file, data)
         self._target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))

@@ -40,7 +40,7 @@ class Manifest(SignedDocument, frozen=True, kw_only=True):
         return manifest_name(self.shard, self.first_seq, self.last_seq)
 
 
-class Head(SignedDocument, frozen=True, kw_only=True):
+class ExportHead(SignedDocument, frozen=True, kw_only=True):
     """The end of a shard's export, signed. It reveals an archive that was truncated."""
 
     shard: str
@@ -84,11 +84,11 @@ def read_manifest(target: ExportTarget, name: str) -> Manifest:
     return manifest
 
 
-def read_head(target: ExportTarget, shard: str) -> Head | None:
+def read_head(target: ExportTarget, shard: str) -> ExportHead | None:
     """Return a shard's head, or None. Raises Invalid if it is unreadable."""
     name = head_name(shard)
     try:
-        return Head.parse(target.read(name), f"{name}: not a head")
+        return ExportHead.parse(target.read(name), f"{name}: not a head")
     except FileNotFoundError:
         return None
 

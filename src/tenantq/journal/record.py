@@ -17,6 +17,9 @@ GENESIS: Final = bytes(32)
 ANCHOR_KEY: Final = b"journal_anchor"
 """Row in meta: seq (be64), hash, time (be64) and last id of the last trimmed record."""
 
+JournalPosition = tuple[int, int]
+"""``seq`` and ``n`` of a row."""
+
 HASH_BYTES: Final = 32
 _ID_BYTES: Final = 16
 

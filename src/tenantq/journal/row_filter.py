@@ -1,14 +1,12 @@
 """Filters of journal rows, and the audit result of a row's outcome."""
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from tenantq.domain.access import matches
+from tenantq.domain.access import AuditResult, matches
 from tenantq.journal.record import JournalRow
 from tenantq.runtime.randomness import id_bytes
-
-AuditResult = Literal["SUCCESS", "DENIED", "ERROR"]
 
 _RESULTS_OF: Final[dict[str, AuditResult]] = {
     **dict.fromkeys(("ok", "expired", "dead", "deferred", "healed"), "SUCCESS"),

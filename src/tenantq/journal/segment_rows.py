@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tenantq.journal.record import JournalRow
+from tenantq.journal.record import JournalPosition, JournalRow
 from tenantq.journal.row_filter import JournalFilter, outcomes_of
 from tenantq.journal.segment import ROW_COLUMNS
 
-Place = tuple[int, int]
 _N_MAX: Final = (1 << 31) - 1  # of the column ``n``
 
 
@@ -29,7 +28,7 @@ class SegmentRows:
         if not set(ROW_COLUMNS) <= set(names):
             raise ValueError("its columns are not those of a segment")
 
-    def groups(self, low: Place, high: Place, *, newest_first: bool) -> Iterator[list[JournalRow]]:
+    def groups(self, low: JournalPosition, high: JournalPosition, *, newest_first: bool) -> Iterator[list[JournalRow]]:
         """Yield the matching rows between two places (exclusive), one list per row group, in order."""
         condition = self._condition & _after(low) & ~_after((high[0], high[1] - 1))
         try:
@@ -49,7 +48,7 @@ def _read(group: ds.ParquetFileFragment, condition: pc.Expression) -> list[Journ
     return [JournalRow(**row) for row in found.to_pylist()]
 
 
-def _after(place: Place) -> pc.Expression:
+def _after(place: JournalPosition) -> pc.Expression:
     """Return the condition that a row is after a place."""
     seq, n = place[0], min(place[1], _N_MAX)
     return (pc.field("seq") > seq) | ((pc.field("seq") == seq) & (pc.field("n") > n))

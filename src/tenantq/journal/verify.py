@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import ExportTarget
-from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest
+from tenantq.journal.manifest import ExportHead, Manifest, manifest_names, read_head, read_manifest
 from tenantq.journal.record import GENESIS, decode_record, rows
 from tenantq.journal.segment import decode
 from tenantq.journal.segment_retention import RemovedSegments, read_removed
@@ -94,7 +94,7 @@ class _ShardVerification:
         self._shard = shard
         self._seq = 0
         self._link = GENESIS
-        self._head: Head | Invalid | None
+        self._head: ExportHead | Invalid | None
         try:
             self._head = read_head(target, shard)
         except Invalid as error:

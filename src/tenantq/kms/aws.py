@@ -21,7 +21,7 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, TenantqError
 from tenantq.kms.blocking_provider import THREADS, BlockingProvider
 from tenantq.kms.interface import Context
 from tenantq.kms.settings import AwsSettings
@@ -108,7 +108,7 @@ class AwsKms(BlockingProvider):
         if code in _DENIED:
             return KmsDenied(f"{NAME}: the server may not use the key ({code}). Allow kms:Encrypt and kms:Decrypt.")
         if code in _BROKEN:
-            return SealBroken(f"{NAME}: the wrapped bytes do not belong to this key and context ({code}).")
+            return DecryptionFailed(f"{NAME}: the wrapped bytes do not belong to this key and context ({code}).")
         if code in _AGAIN or status >= 500 or status == 429:
             return self._busy(code or str(status))
         return KmsError(f"{NAME}: the call was refused ({code or status}). The key must be symmetric.")

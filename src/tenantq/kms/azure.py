@@ -17,7 +17,7 @@ from azure.core.rest import HttpRequest
 from azure.identity import DefaultAzureCredential
 from azure.keyvault.keys import KeyClient, KeyType
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, TenantqError
 from tenantq.kms.blocking_provider import BlockingProvider
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.settings import AzureSettings
@@ -98,10 +98,10 @@ class AzureKms(BlockingProvider):
         algorithm, length = _HEAD.unpack_from(wrapped.ljust(_HEAD.size, b"\0"))
         version, rest = wrapped[_HEAD.size :][:length], wrapped[_HEAD.size + length :]
         if algorithm not in _ALGORITHMS or not version.isalnum() or not rest:
-            raise SealBroken(f"{NAME}: the wrapped bytes were not written by this provider.")
+            raise DecryptionFailed(f"{NAME}: the wrapped bytes were not written by this provider.")
         opened = _ask(client, name, version, "unwrapkey", _ALGORITHMS[algorithm], rest)
         if not hmac.compare_digest(opened[:_BOUND_BYTES], _bound(context)):
-            raise SealBroken(f"{NAME}: the wrapped bytes belong to another context.")
+            raise DecryptionFailed(f"{NAME}: the wrapped bytes belong to another context.")
         return opened[_BOUND_BYTES:]
 
     def _typed(self, error: Exception) -> TenantqError | None:
@@ -123,7 +123,7 @@ class AzureKms(BlockingProvider):
         if status in {408, 429} or status >= 500:
             return self._busy(shown, response.headers.get("Retry-After"))
         if status == 400 and response.request.url.split("?")[0].endswith("/unwrapkey"):
-            return SealBroken(f"{NAME}: the wrapped bytes do not belong to this key ({shown}).")
+            return DecryptionFailed(f"{NAME}: the wrapped bytes do not belong to this key ({shown}).")
         return KmsError(f"{NAME}: the call was refused ({shown}).")
 
 

@@ -16,7 +16,7 @@ from google.oauth2 import service_account
 from google_crc32c import value as crc32c
 from requests import RequestException
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, TenantqError
 from tenantq.kms.blocking_provider import BlockingProvider
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.secret_file import read_secret_file
@@ -94,7 +94,7 @@ class GcpKms(BlockingProvider):
             headers = error.response.headers if error.response is not None else {}
             return self._busy(status, headers.get("Retry-After"))
         if http == 400 and error.response is not None and str(error.response.url).split("?")[0].endswith(":decrypt"):
-            return SealBroken(f"{NAME}: the wrapped bytes do not belong to this key and context ({status}).")
+            return DecryptionFailed(f"{NAME}: the wrapped bytes do not belong to this key and context ({status}).")
         return KmsError(f"{NAME}: the call was refused ({status}). The purpose of the key must be ENCRYPT_DECRYPT.")
 
 

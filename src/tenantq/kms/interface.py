@@ -60,7 +60,7 @@ class KeyWrapper(Protocol):
     """One provider. It tries once; every failure is a typed error.
 
     KmsUnavailable: a retry may help. KmsDenied, KeyDisabled, KmsError: a retry does not help until the configuration changes.
-    SealBroken: this key did not wrap these bytes in this context.
+    DecryptionFailed: this key did not wrap these bytes in this context.
     """
 
     def check_key(self, key: str) -> None:

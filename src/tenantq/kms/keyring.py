@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tenantq.errors import Conflict, Invalid, KeyDisabled, NotFound, SealBroken
+from tenantq.errors import Conflict, DecryptionFailed, Invalid, KeyDisabled, NotFound
 from tenantq.kms.secret_file import read_secret_file
 from tenantq.runtime.durable_files import write_durably
 
@@ -155,10 +155,10 @@ class Keyring:
         return head + nonce + self._cipher(name, version).encrypt(nonce, plaintext, head + aad)
 
     def unwrap(self, name: str, wrapped: bytes, aad: bytes) -> bytes:
-        """Return the plaintext. Raises KeyDisabled or SealBroken."""
+        """Return the plaintext. Raises KeyDisabled or DecryptionFailed."""
         key = self._key(name)
         if len(wrapped) < _HEAD.size + NONCE_BYTES + _TAG_BYTES or wrapped[0] != _WRAPPED_FORMAT:
-            raise SealBroken("local: the wrapped bytes were not written by this provider.")
+            raise DecryptionFailed("local: the wrapped bytes were not written by this provider.")
         head, rest = wrapped[: _HEAD.size], wrapped[_HEAD.size :]
         _, version = _HEAD.unpack(head)
         if version not in key.versions:
@@ -168,7 +168,7 @@ class Keyring:
         try:
             return self._cipher(name, version).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head + aad)
         except InvalidTag:
-            raise SealBroken("local: the wrapped bytes do not belong to this key and context.") from None
+            raise DecryptionFailed("local: the wrapped bytes do not belong to this key and context.") from None
 
     def _key(self, name: str) -> NamedKey:
         key = self.document.keys.get(name)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantq.errors import KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
+from tenantq.errors import DecryptionFailed, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, TenantqError
 from tenantq.kms.interface import Context, KeyHealth, KeyState, KeyWrapper
 from tenantq.kms.settings import RetrySettings
 from tenantq.runtime.backoff import Backoff
@@ -64,7 +64,7 @@ class ResilientKms:
         return await self._call(key, lambda: self._wrapper.wrap(key, plaintext, context))
 
     async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Return the plaintext. Raises KmsUnavailable, KmsError or SealBroken."""
+        """Return the plaintext. Raises KmsUnavailable, KmsError or DecryptionFailed."""
         return await self._call(key, lambda: self._wrapper.unwrap(key, wrapped, context))
 
     async def check(self, key: str) -> KeyHealth:
@@ -73,7 +73,7 @@ class ResilientKms:
             wrapped = await self.wrap(key, PROBE, PROBE_CONTEXT)
             if await self.unwrap(key, wrapped, PROBE_CONTEXT) != PROBE:
                 self._record_failure(key, KmsError(f"{self.name}: the key unwraps to different bytes than it wrapped."))
-        except SealBroken as error:  # of what was just wrapped, so the key is at fault
+        except DecryptionFailed as error:  # of what was just wrapped, so the key is at fault
             self._record_failure(key, error)
         except TenantqError:
             pass  # recorded where it was raised

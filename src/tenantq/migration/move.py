@@ -16,7 +16,7 @@ from tenantq.wire.access import CreatedKey
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import TenantReply
 
-Stage = Literal["plan", "fence", "copy", "verify", "cut over", "done"]
+MigrationStage = Literal["plan", "fence", "copy", "verify", "cut over", "done"]
 _TRANSFERS_MAX: Final = 3  # attempts to transfer a queue whose export breaks off
 _EXPIRY_MARGIN_MS: Final = 60_000
 """Messages that expire within this time are not compared, because one side may have dropped them already."""
@@ -81,7 +81,7 @@ class Migration:
         delete_source: bool = False,
         clock: Clock,
         pause: Callable[[int], None],
-        on_stage: Callable[[Stage], None] = _nothing,
+        on_stage: Callable[[MigrationStage], None] = _nothing,
         on_leases: Callable[[int, int], None] = _nothing,
         on_copy: Callable[[str, int, int], None] = _nothing,
         on_step: Callable[[str], None] = _nothing,
@@ -94,7 +94,7 @@ class Migration:
         self._clock = clock
         self._pause = pause
         self._on_stage, self._on_leases, self._on_copy, self._on_step = on_stage, on_leases, on_copy, on_step
-        self.stage: Stage = "plan"
+        self.stage: MigrationStage = "plan"
 
     def plan(self) -> MigrationPlan:
         """Return what would move and what prevents it."""
@@ -152,13 +152,13 @@ class Migration:
     # ---- the steps ----
 
     def _parts(self, names: Sequence[str]) -> tuple[SourceFence, MigrationTarget]:
-        whole = not self._only
+        whole_tenant = not self._only
         return (
-            SourceFence(self.source, self.target, names, whole=whole),
-            MigrationTarget(self.source, self.target, whole=whole),
+            SourceFence(self.source, self.target, names, whole_tenant=whole_tenant),
+            MigrationTarget(self.source, self.target, whole_tenant=whole_tenant),
         )
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: MigrationStage) -> None:
         self.stage = stage
         self._on_stage(stage)
 

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tenantq.wire.acts import SuspensionItem
+from tenantq.wire.lifecycle import SuspensionItem
 
 _OUT: Final = re.compile(r"(moving|moved) to ([0-9a-f]*)/([a-z0-9-]+) at (\S+)")
 _IN: Final = re.compile(r"being moved here from ([0-9a-f]*)/([a-z0-9-]+) at (\S+)( \(made for it\))?")

@@ -12,7 +12,7 @@ from tenantq.migration.move_note import parse_incoming, parse_outgoing
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import TenantReply
 
-State = Literal["new", "under way", "cut over"]
+MigrationState = Literal["new", "under way", "cut over"]
 
 
 class PlannedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +33,8 @@ class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_tenant: str
     from_url: str
     to_url: str
-    state: State
-    whole: bool  # the whole tenant, not some of its queues
+    state: MigrationState
+    whole_tenant: bool = msgspec.field(name="whole")  # not some of its queues
     queues: list[PlannedQueue]
     grants: int
     keys: list[str]  # names; their secrets are not stored, so they do not move
@@ -74,7 +74,7 @@ def make_plan(
     if source.topology.server and source.topology.server == target.topology.server:
         obstacles.append(f"source and target are the same server, {source.topology.server}")
     if obstacles:
-        return _bare(source, target, whole=not only, obstacles=obstacles)
+        return _bare(source, target, whole_tenant=not only, obstacles=obstacles)
     with source.naming_errors():
         facts = source.tenant.get()
         there = source.queues()
@@ -82,10 +82,10 @@ def make_plan(
         queues = [_planned(source, there[name]) for name in names]
         grants, keys = (source.tenant.grants(), source.tenant.keys()) if not only else ([], [])
     with target.naming_errors():
-        state = _state(source, target, facts, [there[name] for name in names], whole=not only)
+        state = _state(source, target, facts, [there[name] for name in names], whole_tenant=not only)
         if state == "new":
             obstacles += _source_obstacles(facts, [there[name] for name in names])
-            obstacles += _target_obstacles(source, target, facts, queues, whole=not only)
+            obstacles += _target_obstacles(source, target, facts, queues, whole_tenant=not only)
     if delete_source and facts.hold is not None:
         obstacles.append(f"the tenant is under legal hold ({facts.hold.reason}), so the source cannot be deleted")
     if delete_source and not only and source.name == DEFAULT_TENANT:
@@ -93,7 +93,7 @@ def make_plan(
     if only:
         notes.append("grants and API keys belong to the tenant and are not moved; create those that the target needs")
     return MigrationPlan(
-        tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state=state, whole=not only,
+        tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state=state, whole_tenant=not only,
         queues=queues, grants=len(grants), keys=[one.name for one in keys if one.revoked_at is None],
         encrypted=_is_encrypted(facts), hold=facts.hold.reason if facts.hold is not None else "", notes=notes,
         obstacles=obstacles,
@@ -132,9 +132,9 @@ def _rights(side: Endpoint) -> list[str]:
     return []
 
 
-def _bare(source: Endpoint, target: Endpoint, *, whole: bool, obstacles: list[str]) -> MigrationPlan:
+def _bare(source: Endpoint, target: Endpoint, *, whole_tenant: bool, obstacles: list[str]) -> MigrationPlan:
     return MigrationPlan(
-        tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state="new", whole=whole,
+        tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state="new", whole_tenant=whole_tenant,
         queues=[], grants=0, keys=[], encrypted=False, obstacles=obstacles,
     )  # fmt: skip
 
@@ -147,10 +147,12 @@ def _planned(source: Endpoint, queue: QueueReply) -> PlannedQueue:
     )  # fmt: skip
 
 
-def _state(source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[QueueReply], *, whole: bool) -> State:
+def _state(
+    source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[QueueReply], *, whole_tenant: bool
+) -> MigrationState:
     """Return the progress of an earlier run, from the source. Raises Invalid if it had another target."""
-    states: set[State] = set()
-    for suspension in [facts.suspension] if whole else [one.suspension for one in queues]:
+    states: set[MigrationState] = set()
+    for suspension in [facts.suspension] if whole_tenant else [one.suspension for one in queues]:
         note = parse_outgoing(suspension)
         if note is None:
             states.add("new")
@@ -175,7 +177,7 @@ def _source_obstacles(facts: TenantReply, queues: list[QueueReply]) -> list[str]
 
 
 def _target_obstacles(
-    source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[PlannedQueue], *, whole: bool
+    source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[PlannedQueue], *, whole_tenant: bool
 ) -> list[str]:
     found = []
     regions = facts.config.get("regions") or ()
@@ -191,13 +193,13 @@ def _target_obstacles(
         return found + _quota_obstacles(facts.config.get("quotas") or {}, {}, queues)
     if encrypted and not _is_encrypted(there):
         found.append(f"the tenant is encrypted, but {target.name} at the target is not; enable encryption there first")
-    return found + _content_obstacles(source, target, there, [one.name for one in queues], whole=whole) + _quota_obstacles(
+    return found + _content_obstacles(source, target, there, [one.name for one in queues], whole_tenant=whole_tenant) + _quota_obstacles(
         there.config.get("quotas") or {}, {name: one.used for name, one in target.tenant.usage().quotas.items()}, queues
     )  # fmt: skip
 
 
 def _content_obstacles(
-    source: Endpoint, target: Endpoint, there: TenantReply, names: list[str], *, whole: bool
+    source: Endpoint, target: Endpoint, there: TenantReply, names: list[str], *, whole_tenant: bool
 ) -> list[str]:
     """Return why the content of the target prevents the migration. Leftovers of an aborted run do not."""
     key = (source.topology.server, source.name)
@@ -209,7 +211,7 @@ def _content_obstacles(
     found = []
     for one in target.queues().values():
         left = parse_incoming(one.suspension)
-        if (left is not None and left.is_about(*key)) or not (whole or one.name in names):
+        if (left is not None and left.is_about(*key)) or not (whole_tenant or one.name in names):
             continue
         if one.ready + one.delayed + one.in_flight:
             found.append(

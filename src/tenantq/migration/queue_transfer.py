@@ -44,12 +44,12 @@ class TarReader:
         self._take = take
         self._buffer = bytearray()
         self._head: tarfile.TarInfo | None = None
-        self.whole = False  # the end of the archive was reached
+        self.ended = False  # the end of the archive was reached
 
     def feed(self, piece: bytes) -> None:
         """Parse the next chunk."""
         self._buffer += piece
-        while not self.whole:
+        while not self.ended:
             if self._head is None:
                 if len(self._buffer) < _BLOCK:
                     return
@@ -67,7 +67,7 @@ class TarReader:
 
     def _begin(self, block: bytes) -> None:
         if not block.strip(b"\0"):
-            self.whole = True
+            self.ended = True
             return
         try:
             self._head = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
@@ -97,7 +97,7 @@ class QueueTransfer:
         with self._source.naming_errors():
             self._source.tenant.export(files.feed, queue=self._queue)
         manifest = self._manifest
-        if not files.whole or manifest is None:
+        if not files.ended or manifest is None:
             raise Invalid(f"source {self._source.url}: the export of queue {self._queue} is incomplete")
         if {file.name: file.sha256 for file in manifest.files} != self._hashes or manifest.export != self._export:
             raise Invalid(f"source {self._source.url}: the export of queue {self._queue} does not match its manifest")

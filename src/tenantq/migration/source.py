@@ -1,4 +1,4 @@
-"""The source of a migration: fenced while it is copied, or reopened."""
+"""The source of a migration: fenced while it is copied, or resumed."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
@@ -14,11 +14,11 @@ POLL_EVERY_MS: Final = 250
 class SourceFence:
     """Suspends the source, or some of its queues, in two steps: first no new work, then no change at all."""
 
-    def __init__(self, source: Endpoint, target: Endpoint, queues: Sequence[str], *, whole: bool) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint, queues: Sequence[str], *, whole_tenant: bool) -> None:
         self._source = source
         self._target = target
         self._queues = queues
-        self._whole = whole
+        self._whole_tenant = whole_tenant
 
     def close(self) -> None:
         """Refuse adds and polls. Leases may be settled. What is frozen already stays frozen."""
@@ -53,7 +53,7 @@ class SourceFence:
         """Return whether everything that moves is frozen by this migration."""
         with self._source.naming_errors():
             facts = self._source.tenant.get()
-            if self._whole:
+            if self._whole_tenant:
                 found = [facts.suspension]
             else:
                 there = self._source.queues()
@@ -73,7 +73,7 @@ class SourceFence:
         target = self._target
         note = OutgoingMove(state=state, server=target.topology.server, tenant=target.name, url=target.url)
         with self._source.naming_errors():
-            if self._whole:
+            if self._whole_tenant:
                 suspension = self._source.tenant.get().suspension
                 if not (unless_frozen and suspension is not None and suspension.mode == "freeze"):
                     self._source.tenant.suspend(note.text(), mode)
@@ -85,8 +85,8 @@ class SourceFence:
                     self._source.queue(name).suspend(note.text(), mode)
 
 
-def reopen_source(source: Endpoint) -> list[str]:
-    """End the suspensions of a migration at the source. Returns what was reopened. Does not need the target.
+def resume_source(source: Endpoint) -> list[str]:
+    """End the suspensions of a migration at the source. Returns what was resumed. Does not need the target.
 
     Raises Conflict after the cut-over, because two servers would deliver the same messages.
     """
@@ -98,12 +98,12 @@ def reopen_source(source: Endpoint) -> list[str]:
                 raise Conflict(
                     f"it was cut over: tenant {note.tenant} works at {note.url}; to have it here, move it back"
                 )
-        reopened = []
+        resumed = []
         if notes[0] is not None:
             source.tenant.resume()
-            reopened.append(f"tenant {source.name}")
+            resumed.append(f"tenant {source.name}")
         for name, note in zip(queues, notes[1:], strict=True):
             if note is not None:
                 source.queue(name).reopen()
-                reopened.append(f"queue {name}")
-    return reopened
+                resumed.append(f"queue {name}")
+    return resumed

@@ -16,10 +16,10 @@ _ABORTED: Final = "the move to this server was given up"
 class MigrationTarget:
     """The tenant, or some of its queues, at the target."""
 
-    def __init__(self, source: Endpoint, target: Endpoint, *, whole: bool) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint, *, whole_tenant: bool) -> None:
         self._source = source
         self._target = target
-        self._whole = whole
+        self._whole_tenant = whole_tenant
 
     def begin(self, facts: TenantReply) -> None:
         """Create the tenant like the source's unless it exists, and suspend it while it is filled."""
@@ -27,10 +27,10 @@ class MigrationTarget:
             there = self._target.find_tenant()
             if there is None:
                 self._target.tenant.configure(**_config(facts))
-                if not self._whole:
+                if not self._whole_tenant:
                     return
                 self._target.tenant.suspend(self._note(made=True).text(), "fill")
-            elif self._whole and not self._is_ours(parse_incoming(there.suspension)):
+            elif self._whole_tenant and not self._is_ours(parse_incoming(there.suspension)):
                 self._target.tenant.suspend(self._note(made=False).text(), "fill")
 
     def make_queue(self, queue: QueueReply) -> None:
@@ -39,7 +39,7 @@ class MigrationTarget:
             there = self._target.queues().get(queue.name)
             if there is None:
                 self._target.queue(queue.name).configure(**queue.config)
-            if not self._whole and (there is None or not self._is_ours(parse_incoming(there.suspension))):
+            if not self._whole_tenant and (there is None or not self._is_ours(parse_incoming(there.suspension))):
                 self._target.queue(queue.name).suspend(self._note(made=there is None).text(), "fill")
             if queue.status == "paused" and (there is None or there.status != "paused"):
                 self._target.queue(queue.name).pause()
@@ -149,4 +149,4 @@ def _config(facts: TenantReply) -> dict[str, object]:
 
 def empty_target(source: Endpoint, target: Endpoint) -> list[str]:
     """Delete what a migration from the source wrote at the target, and nothing else. Returns what was deleted."""
-    return MigrationTarget(source, target, whole=True).empty()
+    return MigrationTarget(source, target, whole_tenant=True).empty()

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import msgspec
 
 from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.pipeline.gold.invoice_lines import INVOICE_LINES
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import Approval, ClosedMonth
 from tenantq.pipeline.lake.versions import VersionSet
 from tenantq.pipeline.price_book import PriceBook
-from tenantq.pipeline.schemas import INVOICE_LINES
 from tenantq.pipeline.usage_events import lago_lines, openmeter_lines, usage_corrections, usage_hours
 
 Format = Literal["csv", "openmeter", "lago"]

@@ -19,9 +19,10 @@ from typing import Final
 import msgspec
 
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.export_target import DirectoryTarget, ExportTarget, local_path, open_target, shown_url
+from tenantq.journal.export_target import DirectoryTarget, ExportTarget, open_target
 from tenantq.journal.manifest import MANIFESTS, manifest_names, read_manifest
 from tenantq.journal.segment_retention import INGESTED, Ingested
+from tenantq.journal.target_url import local_path, shown_url
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run_options import RunOptions
 

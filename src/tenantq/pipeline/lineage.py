@@ -9,7 +9,7 @@ import msgspec
 from markupsafe import Markup
 
 import tenantq
-from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.page.renderer import render
 from tenantq.pipeline.tables import JOURNAL, TABLES
 
 _BOX: Final = (170, 30)

@@ -10,7 +10,6 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tenantq.cluster.layout import shard_dirs
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.work_counters import TOTALS
 from tenantq.errors import Invalid
@@ -19,6 +18,7 @@ from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.silver.queue_changes import change_counts, message_change, queue_changes
 from tenantq.store.interface import StoreReader
 from tenantq.store.rocks import RocksStore
+from tenantq.store.shard_directories import shard_dirs
 
 FIGURES: Final = (*TOTALS, "messages", "bytes")
 """What is compared: everything the queue counts, and what it holds now."""

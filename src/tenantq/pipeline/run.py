@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from tenantq.pipeline.arrow_shuffle import FileRows, few_rows_frame
 from tenantq.pipeline.bronze.ingestion import LOCAL_ROWS, NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
-from tenantq.pipeline.exchange import FileRows, few_rows_frame
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
 from tenantq.pipeline.lake.lake import Lake
@@ -192,7 +192,7 @@ class _Run:
         """Return the files that the partitions of a split table will have; None for tables that are not split."""
         if table.split is None:
             return None
-        new = {"bronze": self._new.summary.hours, "message_lives": self._new.summary.lives}[table.name]
+        new = table.split.added(self._new.summary)
         sizes = self._lake.sizes(table.name, known)
         return Pieces({name: sizes.get(name, 0) + new.get(name, 0) for name in {*sizes, *new}}, table.split.rows)
 
@@ -225,7 +225,7 @@ class _Run:
         return rows.coalesce(1) if few or self._rows <= SMALL_ROWS else rows
 
     def _values(self, selection: Selection) -> dict[str, Callable[[], Any]]:
-        """Return the values that tables may name as parameters of their function."""
+        """Return the values that tables may name as parameters of their functions and reductions."""
         return {
             "from_date": lambda: selection.first,
             "resets": lambda: self._selector.resets,

@@ -21,8 +21,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tenantq.errors import Conflict, Invalid, TenantqError
-from tenantq.journal.export_target import DirectoryTarget, shown_url
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import MANIFESTS
+from tenantq.journal.target_url import shown_url
 from tenantq.pipeline.journal_source import local_journal, open_journal, reading
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.manifest_mirror import ManifestMirror

@@ -1,10 +1,10 @@
 """The table registry: for each table of the lake its layer, function, inputs, scope, columns, partitions and row order.
 
 The registry drives everything that handles tables: the run, the lineage page, the archive, erasure and reports. To add a
-table, write its function in a file of its own, its columns in ``schemas.py``, and one entry here.
+table, write its columns and its function in a file of its own, and one entry here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from graphlib import TopologicalSorter
 from typing import Any, Final, Literal
@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from tenantq.pipeline import schemas
-from tenantq.pipeline.bronze.quarantine import quarantine
-from tenantq.pipeline.bronze.rows import bronze, hour_places
-from tenantq.pipeline.bronze.segments import segments
-from tenantq.pipeline.exchange import Exchange
-from tenantq.pipeline.gold.anomalies import REPORTED, anomalies
-from tenantq.pipeline.gold.compliance_evidence import EVALUATIONS
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle
+from tenantq.pipeline.bronze.quarantine import QUARANTINE, quarantine
+from tenantq.pipeline.bronze.row_summary import RowSummary
+from tenantq.pipeline.bronze.rows import BRONZE, bronze, hour_places
+from tenantq.pipeline.bronze.segments import SEGMENTS, segments
+from tenantq.pipeline.gold.anomalies import ANOMALIES, REPORTED, anomalies
+from tenantq.pipeline.gold.compliance_evidence import COMPLIANCE, EVALUATIONS
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
-from tenantq.pipeline.gold.invoice_corrections import invoice_corrections
-from tenantq.pipeline.gold.invoice_lines import invoice_lines
+from tenantq.pipeline.gold.invoice_corrections import INVOICE_CORRECTIONS, invoice_corrections
+from tenantq.pipeline.gold.invoice_lines import INVOICE_LINES, invoice_lines
 from tenantq.pipeline.gold.service_times import STAYS, TIMES
-from tenantq.pipeline.gold.slo_daily import slo_daily
-from tenantq.pipeline.gold.tenant_growth import tenant_growth
-from tenantq.pipeline.gold.usage_hourly import usage_hourly
+from tenantq.pipeline.gold.slo_daily import SLO_DAILY, slo_daily
+from tenantq.pipeline.gold.tenant_growth import TENANT_GROWTH, tenant_growth
+from tenantq.pipeline.gold.usage_hourly import USAGE_HOURLY, usage_hourly
 from tenantq.pipeline.reduction import Reduction
-from tenantq.pipeline.silver.message_lives import life_places, message_lives
-from tenantq.pipeline.silver.ops_daily import OPS, ops_daily
-from tenantq.pipeline.silver.places_daily import PLACES, places_daily
-from tenantq.pipeline.silver.queue_hours import CHANGES, LEASES_OF_REMOVED, queue_hours
-from tenantq.pipeline.silver.queue_resets import queue_resets
-from tenantq.pipeline.silver.tenant_changes import TENANT_ROWS, tenant_changes
+from tenantq.pipeline.silver.message_lives import MESSAGE_LIVES, life_places, message_lives
+from tenantq.pipeline.silver.ops_daily import OPS, OPS_DAILY, ops_daily
+from tenantq.pipeline.silver.places_daily import PLACES, PLACES_DAILY, places_daily
+from tenantq.pipeline.silver.queue_hours import CHANGES, LEASES_OF_REMOVED, QUEUE_HOURS, queue_hours
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS, queue_resets
+from tenantq.pipeline.silver.tenant_changes import TENANT_CHANGES, TENANT_ROWS, tenant_changes
 
 JOURNAL: Final = "journal"
 """The source of the first tables: the segments that a server exports."""
@@ -81,6 +81,9 @@ class Split(msgspec.Struct, frozen=True):
     places: Callable[[pa.Table], tuple[NDArray[Any], NDArray[Any]]]  # when the partition of a row begins, and its hash
     counted: str  # rows in which this column is not null are counted
     rows: int  # of a file, about
+    added: Callable[
+        [RowSummary], Mapping[str, int]
+    ]  # how many of them new rows add to each partition; 0 if they only change it
 
 
 class Mention(msgspec.Struct, frozen=True):
@@ -95,7 +98,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     layer: Literal["bronze", "silver", "gold"]
-    function: Callable[..., DataFrame | Exchange]  # takes the inputs in order, then ``parameters`` by name
+    function: Callable[..., DataFrame | ArrowShuffle]  # takes the inputs in order, then ``parameters`` by name
     inputs: tuple[Input, ...]
     scope: Scope
     columns: StructType
@@ -127,97 +130,97 @@ _REGISTERED: Final = (
     LakeTable(
         name="segments", layer="bronze", function=segments, scope=Scope.SEGMENTS,
         inputs=(Input(JOURNAL, "verdicts"), Input("segments", "known")),
-        columns=schemas.SEGMENTS, partitions=(), order=("manifest",),
+        columns=SEGMENTS, partitions=(), order=("manifest",),
     ),
     LakeTable(
         name="quarantine", layer="bronze", function=quarantine, scope=Scope.SEGMENTS,
         inputs=(Input("segments"), Input(JOURNAL, "orphans"), Input(JOURNAL, "faults"), Input("quarantine", "known")),
-        columns=schemas.QUARANTINE, partitions=(), order=("reason", "shard", "first_seq", "file", "details"),
+        columns=QUARANTINE, partitions=(), order=("reason", "shard", "first_seq", "file", "details"),
     ),
     LakeTable(
         name="bronze", layer="bronze", function=bronze, scope=Scope.NEW_HOURS,
         inputs=(Input(JOURNAL, "new", files=True), Input("bronze", "known", files=True)), parameters=("pieces",),
-        columns=schemas.BRONZE, partitions=("date", "hour"), order=("tenant", "shard", "seq", "n"),
-        split=Split(hour_places, "seq", 1_000_000), archivable=True,
+        columns=BRONZE, partitions=("date", "hour"), order=("tenant", "shard", "seq", "n"),
+        split=Split(hour_places, "seq", 1_000_000, lambda new: new.hours), archivable=True,
     ),
     LakeTable(
         name="queue_resets", layer="silver", function=queue_resets, scope=Scope.RESETS,
         inputs=(Input("bronze", "resets"),), appends=True, small=True,
-        columns=schemas.QUEUE_RESETS, partitions=(), order=("shard", "seq", "n"),
+        columns=QUEUE_RESETS, partitions=(), order=("shard", "seq", "n"),
     ),
     LakeTable(
         name="message_lives", layer="silver", function=message_lives, scope=Scope.LIFE_DAYS,
         inputs=(Input("bronze", "new", files=True), Input("message_lives", "known", files=True), Input("queue_resets")),
         parameters=("pieces",),
-        columns=schemas.MESSAGE_LIVES, order=("tenant", "message_id"),
+        columns=MESSAGE_LIVES, order=("tenant", "message_id"),
         # A message is added once, so adds can be counted before they are merged into lives.
-        split=Split(life_places, "added_at", 250_000), archivable=True,
+        split=Split(life_places, "added_at", 250_000, lambda new: new.lives), archivable=True,
     ),
     LakeTable(
         name="queue_hours", layer="silver", function=queue_hours, scope=Scope.LEVEL_HOURS,
         inputs=(Input("bronze", "selected", files=True, reduction=CHANGES),
                 Input("message_lives", files=True, reduction=LEASES_OF_REMOVED), Input("queue_resets")),
-        columns=schemas.QUEUE_HOURS, partitions=("date", "hour"), order=("tenant", "queue", "shard", "epoch"),
+        columns=QUEUE_HOURS, partitions=("date", "hour"), order=("tenant", "queue", "shard", "epoch"),
     ),
     LakeTable(
         name="ops_daily", layer="silver", function=ops_daily, scope=Scope.NEW_DAYS,
         inputs=(Input("bronze", "selected", files=True, reduction=OPS),),
-        columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
+        columns=OPS_DAILY, order=("tenant", "op", "outcome"),
     ),
     LakeTable(
         name="places_daily", layer="silver", function=places_daily, scope=Scope.NEW_DAYS,
         inputs=(Input("bronze", "selected", files=True, reduction=PLACES),),
-        columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
+        columns=PLACES_DAILY, order=("tenant", "principal", "network"),
     ),
     LakeTable(
         name="tenant_changes", layer="silver", function=tenant_changes, scope=Scope.NEW_DAYS,
-        inputs=(Input("bronze", "selected", reduction=TENANT_ROWS),), columns=schemas.TENANT_CHANGES, order=("shard", "seq", "n"),
+        inputs=(Input("bronze", "selected", reduction=TENANT_ROWS),), columns=TENANT_CHANGES, order=("shard", "seq", "n"),
     ),
     LakeTable(
         name="usage_hourly", layer="gold", function=usage_hourly, scope=Scope.SINCE, parameters=("from_date",),
         inputs=(Input("queue_hours"), Input("queue_resets")),
-        columns=schemas.USAGE_HOURLY, order=("tenant", "queue", "hour"),
+        columns=USAGE_HOURLY, order=("tenant", "queue", "hour"),
     ),
     LakeTable(
         name="slo_daily", layer="gold", function=slo_daily, scope=Scope.SINCE_OBJECTIVE,
         inputs=(Input("bronze", "selected", files=True, reduction=TIMES),
                 Input("message_lives", files=True, reduction=STAYS)),
         parameters=("days", "as_of_ms", "objective"),
-        columns=schemas.SLO_DAILY, order=("tenant", "queue"), archivable=True,
+        columns=SLO_DAILY, order=("tenant", "queue"), archivable=True,
     ),
     LakeTable(
         name="invoice_lines", layer="gold", function=invoice_lines, scope=Scope.MONTHS,
         inputs=(Input("usage_hourly", "selected"),), parameters=("prices", "erased_usage"),
-        columns=schemas.INVOICE_LINES, partitions=("period",), order=("tenant", "item"),
+        columns=INVOICE_LINES, partitions=("period",), order=("tenant", "item"),
     ),
     LakeTable(
         name="invoice_corrections", layer="gold", function=invoice_corrections, scope=Scope.CLOSED_MONTHS,
         inputs=(Input("usage_hourly", "selected"), Input("invoice_lines", "selected")),
-        parameters=("closed", "erased_usage"), columns=schemas.INVOICE_CORRECTIONS, partitions=("period",), order=("line",),
+        parameters=("closed", "erased_usage"), columns=INVOICE_CORRECTIONS, partitions=("period",), order=("line",),
     ),
     LakeTable(
         name="tenant_growth", layer="gold", function=tenant_growth, scope=Scope.SINCE, parameters=("from_date",),
         inputs=(Input("usage_hourly"), Input("tenant_changes")),
-        columns=schemas.TENANT_GROWTH, order=("tenant", "metric"), archivable=True,
+        columns=TENANT_GROWTH, order=("tenant", "metric"), archivable=True,
     ),
     LakeTable(
         name="anomalies", layer="gold", function=anomalies, scope=Scope.SINCE_VERDICT, parameters=("from_date",),
         inputs=(Input("bronze", "selected", reduction=REPORTED), Input("usage_hourly"), Input("places_daily"),
                 Input("quarantine")),
-        columns=schemas.ANOMALIES, order=("kind", "tenant", "queue", "principal", "first_at", "details"),
+        columns=ANOMALIES, order=("kind", "tenant", "queue", "principal", "first_at", "details"),
         archivable=True, mention=Mention("details", "cross_tenant_probing"),
     ),
     LakeTable(
         name="compliance_soc2", layer="gold", function=compliance_soc2, scope=Scope.SINCE_VERDICT, parameters=("dates",),
         inputs=(Input("ops_daily", "selected"), _EVALUATIONS, Input("anomalies", "selected"), Input("segments"),
                 Input("quarantine")),
-        columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
+        columns=COMPLIANCE, order=_EVIDENCE, archivable=True,
     ),
     LakeTable(
         name="compliance_gdpr_art30", layer="gold", function=compliance_gdpr_art30, scope=Scope.SINCE_VERDICT,
         inputs=(Input("ops_daily", "selected"), _EVALUATIONS, Input("segments"), Input("quarantine")),
         parameters=("dates",),
-        columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
+        columns=COMPLIANCE, order=_EVIDENCE, archivable=True,
     ),
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ class RunningCall:
     def __init__(
         self, connection: RpcConnection, method: Method, context: Any, bearer: str | None, user_agent: str
     ) -> None:
-        loop = connection.listener.loop
+        loop = connection.context.loop
         self._connection = connection
         self._method = method
         self._context = context
@@ -49,7 +49,7 @@ class RunningCall:
         self._turn: asyncio.Future[None] = loop.create_future()
         self._replied: asyncio.Future[tuple[Any, TenantqError | None]] = loop.create_future()
         connection.begun(self)
-        connection.listener.turns.enter(bearer, self._turn)
+        connection.context.turns.enter(bearer, self._turn)
 
     def answer(self) -> Answer:
         """Return the coroutine that the library runs to get the reply."""
@@ -69,7 +69,7 @@ class RunningCall:
             self._end()
             await self._write(None, error)
             return
-        self._task = self._connection.listener.loop.create_task(self._work(arguments))
+        self._task = self._connection.context.loop.create_task(self._work(arguments))
         self._task.add_done_callback(self._worked)
         await self._write(*await self._replied)
 
@@ -78,11 +78,11 @@ class RunningCall:
         connection, method = self._connection, self._method
         try:
             params = self._context.params
-            self._request_id = self._id_of(params) or connection.listener.next_request_id()
+            self._request_id = self._id_of(params) or connection.context.next_request_id()
             read = method.read(params)
             arguments = read if isinstance(read, dict) else await read
         except (KjException, UnicodeDecodeError) as error:
-            self._request_id = self._request_id or connection.listener.next_request_id()
+            self._request_id = self._request_id or connection.context.next_request_id()
             raise _unreadable(error) from None
         except TenantqError:
             raise
@@ -108,7 +108,7 @@ class RunningCall:
                 error = fault()
         if error is not None:
             forget_frames(error)
-            codes = self._connection.listener.metrics.errors_total
+            codes = self._connection.context.metrics.errors_total
             codes[error.code] = codes.get(error.code, 0) + 1
             self._write_error(error)
 
@@ -136,7 +136,7 @@ class RunningCall:
 
     def _write_durability(self) -> Any:
         results = self._context.results
-        if self._connection.listener.durability == "os":  # fsync is the default
+        if self._connection.context.durability == "os":  # fsync is the default
             results.durability = "os"
         return results
 
@@ -181,9 +181,9 @@ class RunningCall:
             request_id=self._request_id, user_agent=self._user_agent, connection=connection,
         )  # fmt: skip
         served_request.set(call)
-        if method.waits and (connection.listener.is_closing or self._is_stopping):
+        if method.waits and (connection.context.is_closing or self._is_stopping):
             arguments["wait_ms"] = 0
-        return await method.ask(connection.listener.service, call, **arguments)
+        return await method.ask(connection.context.service, call, **arguments)
 
     def _end(self) -> None:
         if not self._is_over:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import capnp
 
 from tenantq.errors import Invalid, TenantqError, Unavailable
-from tenantq.rpc.framing import WORD, is_bootstrap, read_frame
+from tenantq.rpc.context import RpcContext
+from tenantq.rpc.framing import WORD, Frame, is_bootstrap, read_frame
 from tenantq.rpc.pipe import Pipe
 from tenantq.rpc.schema import abort_message
-from tenantq.runtime.listener import ListenerConnection
+from tenantq.runtime.listener_context import ListenerConnection
 from tenantq.service.problems import no_room
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from tenantq.rpc.call import RunningCall
-    from tenantq.rpc.framing import Frame
-    from tenantq.rpc.listener import RpcListener
 
 log = logging.getLogger("tenantq.rpc")
 
@@ -36,13 +32,23 @@ STEPS_TO_SEND: Final = 8
 """Turns of the event loop, at most, from the end of a call's work until its reply is with the system."""
 
 
-class RpcConnection(ListenerConnection):
+class StartedCall(Protocol):
+    """A call as its connection sees it."""
+
+    def give_up(self) -> None:
+        """Drop the call because the client is gone."""
+
+    def stop_waiting(self) -> None:
+        """Answer a waiting call now, because the listener closes."""
+
+
+class RpcConnection(ListenerConnection[RpcContext]):
     """The protocol of one accepted connection."""
 
-    def __init__(self, listener: RpcListener) -> None:
-        super().__init__(listener)
-        self.listener = listener
-        self.calls: set[RunningCall] = set()  # started, or waiting for their turn
+    def __init__(self, context: RpcContext, new_bootstrap: Callable[[RpcConnection], Any]) -> None:
+        super().__init__(context)
+        self._new_bootstrap = new_bootstrap
+        self.calls: set[StartedCall] = set()  # started, or waiting for their turn
         self.sessions = 0
         self.held_bytes = 0  # of the listener's limit, used by calls in progress
         self._frame_bytes = 0  # of the listener's limit, used by a large message that has not fully arrived
@@ -63,22 +69,22 @@ class RpcConnection(ListenerConnection):
 
     # ---- events of the transport ----
 
-    def refusal(self) -> bytes:
+    def over_limit_reply(self) -> bytes:
         """Return the message for a connection beyond the limit."""
         return abort_message(Unavailable("too many connections are open. Try again later.").message)
 
     def begin(self) -> None:
         """Start serving."""
-        listener = self.listener
+        context = self.context
         _keep_alive(self._transport)
-        self._since_ms = listener.now_ms
-        self._opened_ms = self._called_ms = listener.now_ms
+        self._since_ms = context.now_ms
+        self._opened_ms = self._called_ms = context.now_ms
         self._pipe = Pipe(self._feed, self._take_out, self._end)
         self._rpc = capnp.TwoPartyServer(
             self._pipe.stream,
-            bootstrap=listener.new_bootstrap(self),
+            bootstrap=self._new_bootstrap(self),
             # A message may be read twice at most: repeated pointers to the same bytes are an attack.
-            traversal_limit_in_words=2 * listener.settings.message_bytes_max // WORD,
+            traversal_limit_in_words=2 * context.settings.message_bytes_max // WORD,
             nesting_limit=NESTING_MAX,
         )
         self._gone = self._rpc.on_disconnect()
@@ -109,13 +115,13 @@ class RpcConnection(ListenerConnection):
         self._pipe.lose()
         for call in list(self.calls):
             call.give_up()
-        self.listener.loop.call_soon(self._rpc.close)
-        self.listener.closed(self)
+        self.context.loop.call_soon(self._rpc.close)
+        self.context.closed(self)
 
     def pause_writing(self) -> None:
         """Start no further call until the client has read what was sent."""
         self._is_blocked = True
-        self._unsent_since_ms = self.listener.now_ms
+        self._unsent_since_ms = self.context.now_ms
         if self._pipe is not None:
             self._pipe.pause_writing()
 
@@ -150,7 +156,7 @@ class RpcConnection(ListenerConnection):
 
     def _begin_message(self) -> bool:
         """Return whether the next message may be handed over. A message over a limit ends the connection."""
-        settings = self.listener.settings
+        settings = self.context.settings
         if self._is_draining or self._is_closing or self._is_choked():
             return False
         try:
@@ -159,22 +165,22 @@ class RpcConnection(ListenerConnection):
                 return False
             self._check_kind(frame)
             if frame.size > LARGE_BYTES:
-                if not self.listener.make_room(self, frame.size):
+                if not self.context.make_room(self, frame.size):
                     raise no_room()
                 self._frame_bytes = frame.size
-                self.listener.buffered_bytes += frame.size
+                self.context.buffered_bytes += frame.size
         except TenantqError as error:
-            self.listener.metrics.malformed_total += 1
-            self.listener.loop.call_soon(self._abort, error.message)  # not from inside the library
+            self.context.metrics.malformed_total += 1
+            self.context.loop.call_soon(self._abort, error.message)  # not from inside the library
             self._is_closing = True
             return False
         self._left = frame.size
         self._messages += 1
-        self._since_ms = self.listener.now_ms
+        self._since_ms = self.context.now_ms
         return True
 
     def _check_kind(self, frame: Frame) -> None:
-        if not self._has_logged_in and self._messages >= self.listener.settings.strangers_messages_max:
+        if not self._has_logged_in and self._messages >= self.context.settings.strangers_messages_max:
             raise Invalid("log in first: too many messages on an unauthenticated connection")
         if is_bootstrap(self._pending, frame):
             self._bootstraps += 1
@@ -182,24 +188,24 @@ class RpcConnection(ListenerConnection):
                 raise Invalid("the bootstrap capability was already requested on this connection. Reuse it.")
 
     def _is_choked(self) -> bool:
-        calls_max, bytes_max = self.listener.settings.calls_max, self.listener.settings.message_bytes_max
+        calls_max, bytes_max = self.context.settings.calls_max, self.context.settings.message_bytes_max
         return self._is_blocked or len(self.calls) >= calls_max or self.held_bytes >= bytes_max
 
     def _release_frame(self) -> None:
-        self.listener.buffered_bytes -= self._frame_bytes
+        self.context.buffered_bytes -= self._frame_bytes
         self._frame_bytes = 0
 
     # ---- calls ----
 
-    def begun(self, call: RunningCall) -> None:
+    def begun(self, call: StartedCall) -> None:
         """Register a call that the library has read."""
         self.calls.add(call)
-        self.listener.metrics.calls_total += 1
+        self.context.metrics.calls_total += 1
 
-    def ended(self, call: RunningCall) -> None:
+    def ended(self, call: StartedCall) -> None:
         """Remove a finished call, and continue to read."""
         self.calls.discard(call)
-        self._called_ms = self.listener.now_ms
+        self._called_ms = self.context.now_ms
         if self._is_draining:
             self._close_when_sent()
         elif self._pending:
@@ -209,8 +215,8 @@ class RpcConnection(ListenerConnection):
         """Note a session. A connection too many of the same credential is closed."""
         self.sessions += 1
         self.recognized()
-        if bearer is not None and not self.listener.table.recognize(self, bearer):
-            self.listener.loop.call_soon(self._abort, "too many connections use this credential. Close some of them.")
+        if bearer is not None and not self.context.table.recognize(self, bearer):
+            self.context.loop.call_soon(self._abort, "too many connections use this credential. Close some of them.")
 
     def recognized(self) -> None:
         """Note that the gates have admitted a call: the limits for strangers no longer apply."""
@@ -222,22 +228,22 @@ class RpcConnection(ListenerConnection):
 
     def hold(self, size: int) -> bool:
         """Count ``size`` bytes as held by a call; False if the limit is reached."""
-        if not self.listener.make_room(self, size):
+        if not self.context.make_room(self, size):
             return False
-        self.listener.buffered_bytes += size
+        self.context.buffered_bytes += size
         self.held_bytes += size
         return True
 
     def release(self, size: int) -> None:
         """Release the bytes counted for a call."""
-        self.listener.buffered_bytes -= size
+        self.context.buffered_bytes -= size
         self.held_bytes -= size
 
     def replies(self, size: int) -> None:
         """Count a reply of about this size that was passed to the library."""
         if size > LARGE_BYTES:
             self._replied_bytes += size
-            self.listener.count_unsent(size)
+            self.context.count_unsent(size)
 
     # ---- called by the listener ----
 
@@ -245,7 +251,7 @@ class RpcConnection(ListenerConnection):
         """Disconnect the client if it is too slow. Return the number of unsent bytes."""
         if self._is_lost or self._is_cut or self._pipe is None:
             return 0
-        settings = self.listener.settings
+        settings = self.context.settings
         if self._is_stuck_writing(now_ms):
             self._cut("write")
         elif not self._has_logged_in and now_ms - self._opened_ms >= settings.login_timeout_ms:
@@ -258,7 +264,7 @@ class RpcConnection(ListenerConnection):
         else:
             self._since_ms, self._received_bytes_seen = now_ms, self._received_bytes
             if self._is_idle(now_ms):
-                self.listener.metrics.cut_total["call"] += 1
+                self.context.metrics.cut_total["call"] += 1
                 self._abort("this connection was idle for too long. Connect and log in again.")
         return self.unsent_bytes()
 
@@ -266,7 +272,7 @@ class RpcConnection(ListenerConnection):
         """Return whether nothing has been called for too long. Other messages do not count: they pass no gate and cost nothing."""
         if self.calls or self._is_blocked:
             self._called_ms = now_ms
-        return not self._is_closing and now_ms - self._called_ms >= self.listener.settings.idle_timeout_ms
+        return not self._is_closing and now_ms - self._called_ms >= self.context.settings.idle_timeout_ms
 
     def is_answering(self) -> bool:
         """Return whether a call is being answered."""
@@ -305,7 +311,7 @@ class RpcConnection(ListenerConnection):
 
     def _take_out(self, data: bytes) -> None:
         if not self._out:
-            self.listener.loop.call_soon(self._send)
+            self.context.loop.call_soon(self._send)
         self._out.append(data)
         self._out_bytes += len(data)
         if self._replied_bytes:
@@ -325,7 +331,7 @@ class RpcConnection(ListenerConnection):
     def _end(self) -> None:
         """Close once everything is sent. The library calls this, perhaps from inside its own code."""
         self._is_closing = True
-        self.listener.loop.call_soon(self._close)
+        self.context.loop.call_soon(self._close)
 
     def _hung_up(self, future: asyncio.Future[None]) -> None:
         """Close after the library has dropped the connection: it could not read the data, or the client is gone."""
@@ -338,7 +344,7 @@ class RpcConnection(ListenerConnection):
         if self.calls or self._is_closing or self._is_lost:
             return
         if steps:
-            self.listener.loop.call_soon(self._close_when_sent, steps - 1)
+            self.context.loop.call_soon(self._close_when_sent, steps - 1)
         elif not self._is_blocked:  # else resume_writing calls this again
             self._close()
 

@@ -70,6 +70,6 @@ METHODS: Final[dict[str, Method]] = {
     "deleteQueue": Method(requests.delete_queue, _facet("queues.delete"), replies.done),
     "listQueues": Method(requests.list_queues, _with_argument("queues.list", "limit"), replies.queues),
     "pauseQueue": Method(requests.place, _facet("queues.pause"), replies.queue),
-    "resumeQueue": Method(requests.place, _facet("queues.resume"), replies.queue),
+    "resumeQueue": Method(requests.place, _facet("queues.unpause"), replies.queue),
     "stats": Method(requests.place, _facet("queues.get"), replies.stats),
 }

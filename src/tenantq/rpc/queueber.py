@@ -1,12 +1,10 @@
 """Calls of Queueber clients, which know no tenants, no login and no error replies.
 
-They work in default/default with the rights of the connection: those of its certificate, or of an anonymous caller. One lease of
-Queueber covers all items of a poll, so this module remembers which receipts belong to it.
+They work in default/default with the rights of the connection: those of its certificate, or of an anonymous caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, Never
 
 from tenantq.domain import limits
@@ -16,54 +14,13 @@ from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.rpc.call import Answer, RunningCall
 from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.methods import Method
+from tenantq.rpc.queueber_leases import QueueberLeases
 from tenantq.rpc.requests import DEFAULT_QUEUE, add_bytes
-from tenantq.runtime.clock import Clock
-from tenantq.runtime.randomness import MessageIds, Randomness, system_randomness
 from tenantq.service.call import Call
 from tenantq.service.problems import problem_of
 from tenantq.service.service import Service
 
-ITEMS_MAX: Final = 200_000
-"""Leased items that the server remembers. Items of a forgotten lease are delivered again when it ends."""
-
 _PLACE: Final = (DEFAULT_TENANT, DEFAULT_QUEUE)
-_NO_TOKEN: Final = "f" * 16  # no lease has it in practice: the call passes the gates and gets LeaseLost
-_NO_ID: Final = bytes(16)
-
-
-class QueueberLeases:
-    """Leases granted to Queueber clients of one server: the receipt of every item that is not removed yet."""
-
-    def __init__(self, clock: Clock, randomness: Randomness | None = None) -> None:
-        self._clock = clock
-        self._ids = MessageIds(randomness or system_randomness())
-        self._receipts: dict[bytes, dict[bytes, str]] = {}  # oldest first
-        self._items = 0
-
-    def grant(self, deliveries: Sequence[Delivery]) -> bytes:
-        """Return the ID of a lease of these items."""
-        (lease,) = self._ids.take(self._clock.wall_ms(), 1)
-        self._receipts[lease] = {one.raw_id: one.receipt for one in deliveries}
-        self._items += len(deliveries)
-        while self._items > ITEMS_MAX:
-            self.forget(next(iter(self._receipts)))
-        return lease
-
-    def receipt(self, lease: bytes, id: bytes) -> str:
-        """Return the receipt of an item; one that is never valid if the lease does not hold it."""
-        return self._receipts.get(lease, {}).get(id) or id.hex() + _NO_TOKEN
-
-    def receipts(self, lease: bytes) -> list[str]:
-        """Return the receipts of all items; one that is never valid if the lease is unknown."""
-        return list(self._receipts.get(lease, {}).values()) or [_NO_ID.hex() + _NO_TOKEN]
-
-    def forget(self, lease: bytes, id: bytes | None = None) -> None:
-        """Forget an item that was removed, or the whole lease."""
-        held = self._receipts.get(lease, {})
-        for one in list(held) if id is None else [id]:
-            self._items -= held.pop(one, None) is not None
-        if not held:
-            self._receipts.pop(lease, None)
 
 
 # ---- requests ----
@@ -113,14 +70,14 @@ async def _poll(service: Service, call: Call, **arguments: Any) -> list[Delivery
 
 
 async def _remove(service: Service, call: Call, *, id: bytes, lease: bytes) -> bool:
-    leases: QueueberLeases = call.connection.listener.queueber_leases
+    leases: QueueberLeases = call.connection.context.queueber_leases
     removed = _any_ok(await service.settlement.ack(call, *_PLACE, [leases.receipt(lease, id)]))
     leases.forget(lease, id)
     return removed
 
 
 async def _extend(service: Service, call: Call, *, lease: bytes, lease_ms: int) -> bool:
-    leases: QueueberLeases = call.connection.listener.queueber_leases
+    leases: QueueberLeases = call.connection.context.queueber_leases
     receipts = leases.receipts(lease)
     extended = _any_ok(await service.settlement.extend(call, *_PLACE, receipts, lease_ms=lease_ms))
     if not extended:
@@ -152,7 +109,7 @@ def _write_polled(results: Any, deliveries: list[Delivery], connection: RpcConne
         item.contents = one.body
         item.id = one.raw_id
     if deliveries:
-        resp.lease = connection.listener.queueber_leases.grant(deliveries)
+        resp.lease = connection.context.queueber_leases.grant(deliveries)
     return sum(len(one.body) for one in deliveries)
 
 

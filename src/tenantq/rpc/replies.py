@@ -14,7 +14,7 @@ from tenantq.rpc.schema import camel_case
 from tenantq.runtime.loop_slices import next_slice, slices_of
 from tenantq.service.call import QueueInfo
 from tenantq.service.problems import item_error, refusal_of_all
-from tenantq.wire.kinds import Problem
+from tenantq.wire.base_types import Problem
 
 _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
@@ -111,7 +111,7 @@ async def delivered(results: Any, deliveries: list[Delivery], connection: RpcCon
         item.leaseUntil = one.lease_until
         item.tenant = one.tenant
         item.queue = one.queue
-    results.nowAt = connection.listener.clock.wall_ms()
+    results.nowAt = connection.context.clock.wall_ms()
     return size
 
 

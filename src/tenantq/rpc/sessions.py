@@ -82,7 +82,7 @@ async def _log_in(service: Service, call: Call, *, bearer: str | None, user_agen
 
 
 def _check_room(connection: RpcConnection) -> None:
-    if connection.sessions >= connection.listener.settings.sessions_max:
+    if connection.sessions >= connection.context.settings.sessions_max:
         raise Unavailable("too many sessions on this connection. Release some, or open another connection.")
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from tenantq.runtime.clock import Clock, Timer
 
-_Work = Coroutine[Any, Any, None]
+_Repetition = Coroutine[Any, Any, None]
 
 
 class Periodic:
     """Repeats work, with ``every_ms`` between the end of one run and the start of the next, even if a run fails."""
 
     def __init__(
-        self, clock: Clock, every_ms: int, background: Callable[[_Work], None], work: Callable[[], _Work]
+        self, clock: Clock, every_ms: int, background: Callable[[_Repetition], None], work: Callable[[], _Repetition]
     ) -> None:
         self._clock, self._every_ms, self._background, self._work = clock, every_ms, background, work
         self._timer: Timer | None = None

@@ -36,9 +36,9 @@ class MessageIds:
         self._randomness = randomness
         self.last = last  # the greatest id issued
         self._last_ms = int.from_bytes(last[:6])
-        whole = int.from_bytes(last)
-        self._tail = whole & (1 << _TAIL_BITS) - 1
-        self._head = whole - self._tail
+        number = int.from_bytes(last)
+        self._tail = number & (1 << _TAIL_BITS) - 1
+        self._head = number - self._tail
 
     def take(self, now_ms: int, count: int) -> list[bytes]:
         """Return ``count`` new ids in increasing order, with the time ``now_ms`` or the latest time used before."""

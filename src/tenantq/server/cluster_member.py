@@ -12,12 +12,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tenantq.cluster.addresses import opened
 from tenantq.cluster.fleet_waits import FleetWaits
-from tenantq.cluster.front import FrontAdmission, FrontService
+from tenantq.cluster.frontend import FrontendAdmission, FrontendService
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.hosted_node import HostContext, HostedNode
-from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.link_certificate import LinkCertificate
 from tenantq.cluster.machine import address_towards, machine_id
 from tenantq.cluster.member_links import MemberLinks
@@ -38,6 +36,7 @@ from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.durable_files import write_durably
 from tenantq.runtime.futures import BackgroundTasks
+from tenantq.server.listen_addresses import opened
 from tenantq.server.remote_store import open_remote
 from tenantq.server.shard_runtime import ShardRuntime
 from tenantq.server.transports import ListeningServer
@@ -48,6 +47,7 @@ from tenantq.store.address import parse_store, store_hosts
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
 from tenantq.store.local_identity import check_not_embedded
+from tenantq.store.shard_directories import shard_dir
 from tenantq.store.shard_lease import ReleaseSignal
 
 log = logging.getLogger("tenantq")
@@ -108,7 +108,7 @@ class HostServer(ListeningServer):
         self._machine = machine_id()
         self._jwt: JwtVerifier | None = None
         self.host: ShardHost | None = None
-        self.front: FrontService
+        self.frontend: FrontendService
 
     async def failed(self) -> None:
         """Never return: a failed store stops shards, not the process."""
@@ -124,14 +124,15 @@ class HostServer(ListeningServer):
         self._peer_socket = self._open_peer(store_hosts(store))
         turns = Turns(asyncio.get_running_loop())
         context, links = await self._open_host(turns)
-        service = self.front.as_service()
-        extra: Any = self.front
+        service = self.frontend.as_service()
+        extra: Any = self.frontend
         self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
         await self._join(context, links)
-        self.front.status.membership = self.membership
+        self.frontend.status.membership = self.membership
+        context.platform_keys.start()
         self._opened()
         if self.telemetry is not None:
-            self.telemetry.start_metrics(self.front.status.own_metrics)
+            self.telemetry.start_metrics(self.frontend.status.own_metrics)
         await self.transports.start(service, turns)
 
     async def _open_host(self, turns: Turns) -> tuple[HostContext, MemberLinks]:
@@ -171,14 +172,14 @@ class HostServer(ListeningServer):
         calls.remote = links
         context = self._context = HostContext(host, calls, placements, memory, links, self._topology, clock)
         context.on_fleet_work = waits.signal
-        admission = FrontAdmission(
+        admission = FrontendAdmission(
             context,
             keys,
             self._jwt,
             certificates,
             anonymous_default=settings.gates.anonymous_default and not settings.strict_tenancy,
         )
-        self.front = FrontService(
+        self.frontend = FrontendService(
             context,
             admission,
             waits,
@@ -336,6 +337,7 @@ class HostServer(ListeningServer):
             await membership.drain(self.settings.grace_ms if grace_ms is None else grace_ms)
             await membership.close()
             self._registry = None
+            await self._context.platform_keys.close()
         await self._background.finish()
         if self.host is not None:
             await self.host.close()

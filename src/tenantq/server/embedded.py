@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from tenantq.cluster.layout import HOME, shard_count
 from tenantq.cluster.node import ClusterNode
 from tenantq.cluster.shard_spec import ShardSpec, Sockets
 from tenantq.errors import Conflict, StoreFailed
@@ -16,6 +15,7 @@ from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
 from tenantq.store.placement_file import remove_placements
+from tenantq.store.shard_directories import HOME, shard_count
 
 
 class Server(ListeningServer):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
-from tenantq.cluster.layout import HOME, first_tenant_id, shard_dir
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
@@ -20,11 +19,12 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.journal.checkpoint import Checkpointer
-from tenantq.journal.export_target import open_target, shown_url
+from tenantq.journal.export_target import open_target
 from tenantq.journal.record import JournalEntry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.segment_retention import SegmentRetention
 from tenantq.journal.signing import PublicKeys, SigningKey
+from tenantq.journal.target_url import shown_url
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.futures import BackgroundTasks
 from tenantq.service.admission import Admission
@@ -40,6 +40,7 @@ from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.store.interface import OpenStore
+from tenantq.store.shard_directories import HOME, first_tenant_id, shard_dir
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
@@ -155,7 +156,7 @@ class ShardRuntime:
 
     async def _first_kept(self) -> int | None:
         """Return the first record whose segment must stay, for a legal hold or for a backup without segments."""
-        if not self._backups.elsewhere and await self._backups.needs_segments():
+        if not self._backups.store_backs_up and await self._backups.needs_segments():
             return 1
         return await self.service.legal_holds.first_held()
 
@@ -219,7 +220,7 @@ class ShardRuntime:
         reserve_bytes = self.settings.shard.disk_reserve_bytes
         return Backups(
             self.shard, directory, self._data_dir.absolute(), key, reserve_bytes=reserve_bytes, home=home,
-            elsewhere=self.settings.store is not None,
+            store_backs_up=self.settings.store is not None,
         )  # fmt: skip
 
     async def _note_restore(self) -> None:

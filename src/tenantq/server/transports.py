@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tenantq.cluster.addresses import open_rpc, opened, port_of
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.errors import Invalid
 from tenantq.gates.turns import Turns
@@ -18,6 +17,7 @@ from tenantq.http.listener import HttpListener
 from tenantq.http.routes import ROUTES
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.tls import check_tls
+from tenantq.server.listen_addresses import open_rpc, opened, port_of
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.sqs import SqsEndpoint
@@ -65,7 +65,7 @@ class Transports:
         if settings.sqs.enabled:
             routes = (*ROUTES, *SqsEndpoint(service, self._clock, purges, deletions).routes())
         self.http = HttpListener(service, settings.listener, clock=self._clock, turns=turns, routes=routes)
-        service.metrics.include(self.http.metrics)
+        service.metrics.include(self.http.context.metrics)
 
     async def start(self, service: Service, turns: Turns) -> None:
         """Serve, Cap'n Proto first if its address is open."""
@@ -75,7 +75,7 @@ class Transports:
 
             self.rpc = RpcListener(service, self._settings.rpc_listener, clock=self._clock, turns=turns)
             await self.rpc.start_on(self._rpc_sockets, self._settings.tls)
-            service.metrics.include(self.rpc.metrics)
+            service.metrics.include(self.rpc.context.metrics)
         await self.http.start_on(self._http_sockets, self._settings.tls)
 
     async def drain(self, grace_ms: int | None = None) -> None:
@@ -83,7 +83,7 @@ class Transports:
 
         With ``grace_ms`` there is no announcement.
         """
-        if grace_ms is None and self.http is not None and self.http.is_ready:
+        if grace_ms is None and self.http is not None and self.http.context.is_ready:
             self.http.announce_closing()
             if self._settings.notice_ms:
                 await sleep_ms(self._clock, self._settings.notice_ms)

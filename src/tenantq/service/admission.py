@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.domain.access import Grant, KeyUse, Principal
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
-from tenantq.domain.rates import Concurrency
+from tenantq.domain.rates import NO_LIMITS, Concurrency
 from tenantq.engine.ops.access import NoteKeyUse
 from tenantq.engine.ops.containment import ReleaseContainment
 from tenantq.engine.queue_state import TenantState, is_home
@@ -19,12 +20,13 @@ from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, 
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
-from tenantq.gates.charge import Charge, RateKind
+from tenantq.gates.charge import UNLIMITED, Charge, RateKind
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.signature import Signatures
 from tenantq.gates.slots import SlotKind, Slots
+from tenantq.gates.ticket import Ticket
 from tenantq.gates.worker_registry import WorkerRegistry
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.admitted_call import AdmittedCall
@@ -163,8 +165,8 @@ class Admission:
     def _check_residency(self, call: Call, tenant: str) -> None:
         if self.residency.misplaced:
             self.residency.check(tenant)
-        if call.entered_in is not None:
-            self.residency.check_entry(tenant, call.entered_in)
+        if call.entry_region is not None:
+            self.residency.check_entry(tenant, call.entry_region)
 
     def check_residency_early(self, call: Call, tenant: str | None, action: str, queue: str | None) -> None:
         """Raise Conflict, and note it, before the body is read, if the caller is known to be authorized."""
@@ -208,7 +210,9 @@ class Admission:
             self._watch_key(principal, call)
         name = tenant if tenant is not None else own_tenant(principal)
         paid: list[Charge] = []
-        paid_at_home = waited = False
+        ticket: Ticket | None = None
+        refund_home: Callable[[], None] | None = None
+        waited = False
         try:
             _check_is_text(name)
             if action not in _SETTLES and (limited := self._charge_of_principal(principal, rate or "read", ops, size)):
@@ -223,7 +227,7 @@ class Admission:
                 charge = charge_of(state, queue, rate, ops, size)
                 if self.home_rates is not None and not is_home(state):
                     await self.home_rates.admit(state, rate, ops, size, wait_ms)
-                    paid_at_home = True
+                    refund_home = partial(self.home_rates.charge, state, rate, -ops, -size)
                 if wait_ms:
                     waited = self.rates.wait_ms(charge) > 0
                     await self.rates.admit_within(charge, wait_ms)  # before a slot is taken
@@ -232,29 +236,20 @@ class Admission:
             if ticket is None:
                 waited = True
                 ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
-            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
             if waited:
-                waited_us = self._clock.monotonic_us() - since_us
-                self.counters.waits.count(waited_us)
-                since_us += waited_us
+                since_us = self._count_wait(since_us)
             counters = state.counters
             admitted = AdmittedCall(
-                principal, state, caller, ticket, self._clock, counters.calls[action], since_us, action, queue,
-                call.trace_id, self._request_log,
+                call, principal, state, ticket, self._clock, counters.calls[action], since_us, action, queue,
+                self._request_log,
             )  # fmt: skip
-            try:
-                if rate is not None and not wait_ms:
-                    self.rates.admit(charge)
-                    paid.append(charge)
-                if waited:
-                    await self._authorize_again(call, admitted, action, queue)
-            except BaseException:
-                ticket.release()
-                raise
+            if rate is not None and not wait_ms:
+                self.rates.admit(charge)
+                paid.append(charge)
+            if waited:
+                await self._authorize_again(call, admitted, action, queue)
         except BaseException as error:
-            self._refund_unused(paid, error)
-            if paid_at_home and rate is not None and self.home_rates is not None:
-                self.home_rates.charge(state, rate, -ops, -size)
+            self._give_back(ticket, paid, refund_home, error)
             if isinstance(error, TenantqError):
                 self.notes.note_refusal(call, principal, name, action, queue, error)
             raise
@@ -263,14 +258,30 @@ class Admission:
             counters.rate_allowed += 1
             counters.rate_waited += waited
         if self._tracing is not None:
-            admitted.start_span(self._tracing, call, started_us)
+            admitted.start_span(self._tracing, started_us)
         return admitted
 
-    def _refund_unused(self, paid: list[Charge], error: BaseException) -> None:
-        """Refund a call that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
+    def _count_wait(self, since_us: int) -> int:
+        """Count the wait of a call since ``since_us``; return when it ended."""
+        now_us = self._clock.monotonic_us()
+        self.counters.waits.count(now_us - since_us)
+        return now_us
+
+    def _give_back(
+        self,
+        ticket: Ticket | None,
+        paid: list[Charge],
+        refund_home: Callable[[], None] | None,
+        error: BaseException,
+    ) -> None:
+        """Release and refund a call that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
+        if ticket is not None:
+            ticket.release()
         for one in paid:
             if one.owner == "tenant" or not isinstance(error, Forbidden):
                 self.rates.refund(one)
+        if refund_home is not None:
+            refund_home()
 
     async def admit_queue(
         self, call: Call, tenant: str | None, action: str, queue: str, *, rate: RateKind | None = None, ops: int = 1
@@ -293,13 +304,12 @@ class Admission:
             limits = state.config.concurrency if is_here else Concurrency()
             ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
         self.counters.admitted["poll"] += 1
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
         now_us = self._clock.monotonic_us()
         admitted = AdmittedCall(
-            principal, state, caller, ticket, self._clock, None, now_us, "poll", None, call.trace_id, self._request_log
-        )  # fmt: skip
+            call, principal, state, ticket, self._clock, None, now_us, "poll", None, self._request_log
+        )
         if self._tracing is not None:
-            admitted.start_span(self._tracing, call, now_us)
+            admitted.start_span(self._tracing, now_us)
         return admitted
 
     async def admit_platform(self, call: Call, action: str, tenant: str = "", *, grant: Grant | None = None) -> Caller:
@@ -312,7 +322,7 @@ class Admission:
             if grant is not None:
                 self.authorizer.check_may_grant(principal, tenant, grant)
         self.counters.admitted[action] += 1
-        return Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        return call.caller(principal.id)
 
     async def admit_any(self, call: Call, action: str) -> Principal:
         """Admit every valid credential, for calls that concern no tenant and no secrets."""
@@ -452,8 +462,10 @@ def own_tenant(principal: Principal) -> str:
 def charge_of(state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int) -> Charge:
     """Return a charge against the current limits of a tenant and its queue."""
     found = state.queues.get(queue) if queue is not None else None
-    limits = found.config.limits if found is not None else None
-    own = state.config.limits if is_home(state) else None  # elsewhere they are charged at home
+    limits = found.config.limits if found is not None else NO_LIMITS
+    own = state.config.limits if is_home(state) else NO_LIMITS  # elsewhere they are charged at home
+    if own == NO_LIMITS == limits:
+        return UNLIMITED
     return Charge.of(state.name, own, queue, limits, kind, ops, size)
 
 

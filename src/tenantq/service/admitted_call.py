@@ -6,9 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.domain.access import Principal
-from tenantq.domain.message import Caller
 from tenantq.engine.queue_state import TenantState
-from tenantq.gates.slots import Ticket
+from tenantq.gates.ticket import Ticket
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.histogram import Histogram
 from tenantq.runtime.log_context import served_request
@@ -23,42 +22,41 @@ class AdmittedCall:
     """The caller, its tenant and its slot. ``with admitted:`` releases the slot when the call ends."""
 
     __slots__ = (
-        "_clock", "_durations", "_log", "_since_us", "action", "caller", "principal", "queue", "span", "state",
-        "tenant", "ticket", "trace_id",
+        "_call", "_clock", "_durations", "_log", "_since_us", "action", "caller", "principal", "queue", "span",
+        "state", "tenant", "ticket",
     )  # fmt: skip
 
     def __init__(
         self,
+        call: Call,
         principal: Principal,
         state: TenantState,
-        caller: Caller,
         ticket: Ticket,
         clock: Clock,
         durations: Histogram | None,
         since_us: int,
         action: str,
         queue: str | None,
-        trace_id: str,
         log: RequestLog,
     ) -> None:
+        self._call = call
         self.principal = principal
         self.state = state  # of the tenant
         self.tenant = state.name
-        self.caller = caller
+        self.caller = call.caller(principal.id)
         self.ticket = ticket
         self._clock = clock
         self._durations = durations  # None: the call is not measured, or was measured already
         self._since_us = since_us
-        self.action, self.queue, self.trace_id = action, queue, trace_id
+        self.action, self.queue = action, queue
         self._log = log if log.is_on else None
         self.span: CallSpan | None = None  # None: the call is not traced
         served_request.set(self)
 
-    def start_span(self, tracing: CallTracing, call: Call, since_us: int) -> None:
+    def start_span(self, tracing: CallTracing, since_us: int) -> None:
         """Trace the call, which started at ``since_us`` of the monotonic clock."""
         passed_us = self._clock.monotonic_us() - since_us
-        self.span = tracing.start_span(call, self.action, self.tenant, self.queue, passed_us)
-        self.trace_id = self.span.trace_id
+        self.span = tracing.start_span(self._call, self.action, self.tenant, self.queue, passed_us)
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of log records about this call."""
@@ -68,7 +66,8 @@ class AdmittedCall:
             fields["queue"] = self.queue
             if (queue := state.queues.get(self.queue)) is not None:
                 fields["queue_id"] = queue.id
-        fields |= {"request_id": caller.request_id, "principal": caller.principal, "trace_id": self.trace_id}
+        trace_id = self._call.trace_id if self.span is None else self.span.trace_id
+        fields |= {"request_id": caller.request_id, "principal": caller.principal, "trace_id": trace_id}
         if self.span is not None:
             fields["span_id"] = self.span.span_id
         return {name: value for name, value in fields.items() if value != ""}

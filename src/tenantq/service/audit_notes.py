@@ -11,7 +11,7 @@ from tenantq.domain.message import Caller
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Limited, TenantMoved, TenantqError, Unauthenticated, Unavailable
-from tenantq.gates.call_notes import CallNote, CallNotes, CountedCallNote, Outcome
+from tenantq.gates.call_notes import CallNote, CallNotes, CallOutcome, CountedCallNote
 from tenantq.gates.signals import Alert, Signals
 from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import Clock
@@ -77,7 +77,7 @@ class AuditNotes:
         home = principal.tenant if principal is not None else None
         tenant = tenant if type(tenant) is str else None
         known = tenant if tenant is not None and tenant in self._shard.state.catalog.tenants else home or ""
-        caller = Caller(name, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(name)
         self._note_error(caller, known, action, queue, error, _foreign_tenant(principal, tenant))
         if self._request_log.is_on:
             fields = {"tenant": known, "queue": queue, **call.log_fields(), "principal": name}
@@ -165,7 +165,7 @@ class AuditNotes:
 
 
 def _note(
-    caller: Caller, tenant: str, action: str, queue: str, outcome: Outcome, error_code: str, details: str
+    caller: Caller, tenant: str, action: str, queue: str, outcome: CallOutcome, error_code: str, details: str
 ) -> CallNote:
     return CallNote(
         tenant=tenant, queue=queue, action=action, principal=caller.principal, remote=caller.remote,
@@ -182,7 +182,7 @@ def _foreign_tenant(principal: Principal | None, tenant: str | None) -> str:
     return f"a credential of {home} asked for tenant {tenant[:_NAME_SHOWN_CHARS]!r}"
 
 
-def _outcome(error: TenantqError) -> Outcome:
+def _outcome(error: TenantqError) -> CallOutcome:
     if isinstance(error, Unauthenticated | Forbidden):
         return "denied"
     if isinstance(error, Limited | Unavailable):

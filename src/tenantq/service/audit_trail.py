@@ -8,13 +8,14 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from tenantq.domain.access import AuditResult
 from tenantq.domain.limits import PageSize, PrincipalName, WallTime
 from tenantq.domain.validation import matching, validated
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow
-from tenantq.journal.row_filter import AuditResult, JournalFilter
+from tenantq.journal.row_filter import JournalFilter
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.wire.messages import MessageId

@@ -27,12 +27,14 @@ class ServerBackups:
         caller = await self._admission.admit_platform(call, "create_backup")
         with self._admission.notes.noting_failure(caller, "", "create_backup"):
             create = partial(self.create_local, name, segments=segments)
-            whole, *parts = await self._other_shards.back_up(create, segments=segments)
+            manifest, *parts = await self._other_shards.back_up(create, segments=segments)
             files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
-            whole = msgspec.structs.replace(whole, files={**whole.files, **files})
-        details = f"{whole.name}: up to record {whole.last_seq}, {len(whole.files)} files, {whole.size} bytes"
+            manifest = msgspec.structs.replace(manifest, files={**manifest.files, **files})
+        details = (
+            f"{manifest.name}: up to record {manifest.last_seq}, {len(manifest.files)} files, {manifest.size} bytes"
+        )
         await self._shard.journal.note([entry_of("create_backup", "", caller, details)])
-        return whole
+        return manifest
 
     async def create_local(self, name: str | None, *, segments: bool) -> BackupManifest:
         """Back up this shard, for a caller that was authorized."""

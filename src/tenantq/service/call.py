@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
-from tenantq.domain.message import QueueStats
+from tenantq.domain.message import Caller, QueueStats
 from tenantq.domain.validation import projected
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.restrictions import Hold, Suspension
@@ -23,13 +23,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str = ""
     user_agent: str = ""
     traceparent: str = ""  # the W3C trace context that the client sent
-    connection: Any = None  # identity of the connection, for the limit of its requests in flight
-    entered_in: str | None = None  # region of the server that the client called; None: the cluster has no regions
+    connection: Any = None  # identity of a connection that carries several calls at once, for its limit of requests
+    entry_region: str | None = msgspec.field(default=None, name="entered_in")
+    """Region of the server that the client called; None: the cluster has no regions."""
 
     @property
     def trace_id(self) -> str:
         """The trace that the call belongs to; empty if the client sent no context."""
         return self.traceparent[3:35]
+
+    def caller(self, principal_id: str) -> Caller:
+        """Return the caller as journaled."""
+        return Caller(principal_id, self.remote, self.request_id, self.user_agent)
 
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of log records about this request before its caller is known."""

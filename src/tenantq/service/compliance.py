@@ -69,7 +69,7 @@ class Compliance:
         caller = await self._admission.admit_platform(call, "audit_platform")
         self._admission.notes.note_view(caller, "", "audit_platform", "compliance")
         own = await self.list_local()
-        others = await self._other_shards.ask_all("compliance.list_local")
+        others = (await self._other_shards.ask("compliance.list_local")).values()
         return self._reply("", merged(own, *others) if others else own)
 
     async def tenant(self, call: Call, tenant: str | None) -> ComplianceReply:
@@ -189,11 +189,11 @@ class Compliance:
         return found
 
     async def _of_backups(self) -> list[Evidence]:
-        if self._backups is None or self._backups.elsewhere:
+        if self._backups is None or self._backups.store_backs_up:
             return []
         settings = self._settings
-        whole = [one for one in await self._backups.listed() if one.created_at is not None]
-        newest = max(whole, key=lambda one: one.created_at or 0, default=None)
+        complete = [one for one in await self._backups.listed() if one.created_at is not None]
+        newest = max(complete, key=lambda one: one.created_at or 0, default=None)
         name, at = (newest.name, newest.created_at) if newest is not None else ("no backup", None)
         found = [self._aged("backup", "", name, "created", at, settings.backup_hours * HOUR_MS)]
         if self._other_shards.number:

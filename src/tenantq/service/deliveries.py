@@ -4,10 +4,10 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
-from tenantq.domain.message import Delivery
+from tenantq.domain.message import Delivery, receipts_by_queue
 from tenantq.engine.ops.settle import Nack
 from tenantq.engine.shard import Shard
-from tenantq.errors import NotFound, SealBroken
+from tenantq.errors import DecryptionFailed, NotFound
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.encryption import MessageEncryption
@@ -25,7 +25,7 @@ class Deliveries:
         """Return leased messages of one tenant decrypted.
 
         If the keys are not available, all are released without using an attempt. A message that cannot be decrypted is
-        nacked, so that it ends up among the dead letters. Raises SealBroken if none can be decrypted.
+        nacked, so that it ends up among the dead letters. Raises DecryptionFailed if none can be decrypted.
         """
         first = deliveries[0]
         with (
@@ -35,10 +35,10 @@ class Deliveries:
             decrypted = await self._encryption.decrypt_deliveries(self._shard.tenant(first.tenant).id, deliveries)
         if decrypted.broken:
             await self._nack_broken(decrypted.broken, admitted)
-            if not decrypted.whole:
+            if not decrypted.intact:
                 broken = decrypted.broken[0]
-                raise SealBroken(tenant=broken.tenant, queue=broken.queue, id=broken.id)
-        return decrypted.whole
+                raise DecryptionFailed(tenant=broken.tenant, queue=broken.queue, id=broken.id)
+        return decrypted.intact
 
     @contextlib.contextmanager
     def released_on_failure(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> Iterator[None]:
@@ -65,11 +65,4 @@ class Deliveries:
             )
             with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
                 owner = self._shard.tenant(tenant)
-                await self._shard.submit(Nack(owner, admitted.caller, queue, receipts, reason=SealBroken.code))
-
-
-def receipts_by_queue(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], list[str]]:
-    receipts: dict[tuple[str, str], list[str]] = {}
-    for one in deliveries:
-        receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
-    return receipts
+                await self._shard.submit(Nack(owner, admitted.caller, queue, receipts, reason=DecryptionFailed.code))

@@ -19,7 +19,16 @@ from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredResult
-from tenantq.errors import Erased, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
+from tenantq.errors import (
+    DecryptionFailed,
+    Erased,
+    Invalid,
+    KeyDisabled,
+    KmsDenied,
+    KmsError,
+    KmsUnavailable,
+    TenantqError,
+)
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.kms.server_keyring import PREFIX, ServerManagedKeys
 from tenantq.runtime.clock import Clock
@@ -51,7 +60,7 @@ class PreparedBatch(msgspec.Struct, frozen=True):
 class DecryptedDeliveries(msgspec.Struct, frozen=True):
     """Leased messages: those that were decrypted, and those that could not be."""
 
-    whole: list[Delivery]
+    intact: list[Delivery]
     broken: list[Delivery] = []
 
 
@@ -335,8 +344,8 @@ class MessageEncryption:
             return _decrypted_singly(reader, got)
         bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
         pairs, replace = list(zip(got, bodies, strict=True)), msgspec.structs.replace
-        whole = [replace(one, body=body, encrypted=False) for one, body in pairs if type(body) is bytes]
-        return DecryptedDeliveries(whole, [one for one, body in pairs if type(body) is not bytes])
+        intact = [replace(one, body=body, encrypted=False) for one, body in pairs if type(body) is bytes]
+        return DecryptedDeliveries(intact, [one for one, body in pairs if type(body) is not bytes])
 
     async def decrypt_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
         """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
@@ -347,7 +356,7 @@ class MessageEncryption:
         return [message_cipher.decrypt_facts(reader, one) if one.encrypted else one for one in seen]
 
     async def decrypt_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
-        """Return a result decrypted. Raises SealBroken, KmsUnavailable, KmsError or Erased."""
+        """Return a result decrypted. Raises DecryptionFailed, KmsUnavailable, KmsError or Erased."""
         if not result.encrypted or result.value is None:
             return result
         reader = await self._reader(tenant_id, [result.value])
@@ -357,7 +366,7 @@ class MessageEncryption:
 
     async def decrypt_stored(
         self, tenant_id: int, queue: str, messages: list[MessageCopy]
-    ) -> list[MessageCopy | SealBroken]:
+    ) -> list[MessageCopy | DecryptionFailed]:
         """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``decrypt_deliveries``."""
         blobs = [one.body for one in messages if one.encrypted]
         if not blobs:
@@ -368,13 +377,13 @@ class MessageEncryption:
 
     async def decrypt_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
-    ) -> list[StoredResult | SealBroken]:
+    ) -> list[StoredResult | DecryptionFailed]:
         """Return stored results of one queue decrypted, or an error in place of a damaged one."""
-        decrypted: list[StoredResult | SealBroken] = []
+        decrypted: list[StoredResult | DecryptionFailed] = []
         for one in results:
             try:
                 result = await self.decrypt_result(tenant_id, queue, one.raw_id, one.result)
-            except SealBroken as error:
+            except DecryptionFailed as error:
                 decrypted.append(error)
                 continue
             decrypted.append(msgspec.structs.replace(one, result=result))
@@ -413,6 +422,6 @@ def _decrypted_singly(reader: TenantCipher, got: list[Delivery]) -> DecryptedDel
     decrypt = message_cipher.decrypt_or_error
     decrypted = [decrypt(reader, one.origin or one.queue, one) if one.encrypted else one for one in got]
     return DecryptedDeliveries(
-        [one for one in decrypted if not isinstance(one, SealBroken)],
-        [one for one, found in zip(got, decrypted, strict=True) if isinstance(found, SealBroken)],
+        [one for one in decrypted if not isinstance(one, DecryptionFailed)],
+        [one for one, found in zip(got, decrypted, strict=True) if isinstance(found, DecryptionFailed)],
     )

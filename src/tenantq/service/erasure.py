@@ -175,9 +175,9 @@ class Erasures:
         with self._retrying(erased.id):
             if self._backups is not None:
                 await self._backups.refresh_data_keys()
-            if self._backups is not None and not self._backups.elsewhere:
+            if self._backups is not None and not self._backups.store_backs_up:
                 try:
-                    await self._other_shards.ask_all("erasures.drop_backup_keys_local", erased.tenant_id)
+                    await self._other_shards.ask("erasures.drop_backup_keys_local", erased.tenant_id)
                 except TenantqError as error:
                     log.warning("backups of other shards may still contain data keys of an erased tenant: %s", error)
                     self._retry_later()

@@ -17,7 +17,7 @@ MANIFEST: Final = "manifest.json"
 _BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * _BLOCK)
 
-Kind = Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
+ArchiveKind = Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
 encode_line = msgspec.json.Encoder().encode
 
 
@@ -30,12 +30,14 @@ class Archive:
         self.files: list[ExportedFile] = []
         self.counts: dict[str, int] = {}
 
-    def parts(self, kind: Kind, lines: Sequence[object]) -> Iterator[bytes]:
+    def parts(self, kind: ArchiveKind, lines: Sequence[object]) -> Iterator[bytes]:
         """Yield the bytes of as many files as the lines need."""
         for part, start in enumerate(range(0, len(lines), PART_LINES), 1):
             yield self.file(kind, f"{kind}-{part:06}.jsonl", lines[start : start + PART_LINES], part=part)
 
-    def file(self, kind: Kind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0) -> bytes:
+    def file(
+        self, kind: ArchiveKind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0
+    ) -> bytes:
         """Return the bytes of one file of the tar."""
         name = self._folder + name
         raw = [encode_line(line) for line in lines]
@@ -57,8 +59,8 @@ class Archive:
         """Return a file with its head, filled up to whole blocks."""
         info = tarfile.TarInfo(name)
         info.size, info.mtime, info.mode = len(data), self._at_s, 0o600
-        whole = io.BytesIO()
-        whole.write(info.tobuf(tarfile.PAX_FORMAT))
-        whole.write(data)
-        whole.write(bytes(-len(data) % _BLOCK))
-        return whole.getvalue()
+        buffer = io.BytesIO()
+        buffer.write(info.tobuf(tarfile.PAX_FORMAT))
+        buffer.write(data)
+        buffer.write(bytes(-len(data) % _BLOCK))
+        return buffer.getvalue()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tenantq.domain import limits
 from tenantq.domain.access import Principal
-from tenantq.domain.message import Delivery
-from tenantq.engine.polls import FleetPoll, check_poll
+from tenantq.domain.message import Delivery, check_poll
+from tenantq.domain.names import check_queue_name
+from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
@@ -40,7 +41,8 @@ class FleetPolls:
         consumer: str | None = None,
     ) -> list[Delivery]:
         """Lease messages of one queue name in every tenant the caller may poll, or in those named."""
-        check_poll(queue, max, wait_ms, lease_ms)
+        check_queue_name(queue)
+        check_poll(max, wait_ms, lease_ms)
         check_consumer(consumer)
         check_tenants(tenants)
         started_ms = self._clock.monotonic_ms()
@@ -58,8 +60,9 @@ class FleetPolls:
                     served = [name for name in everyone if name not in excluded]
                 state, left_ms = self._shard.state, _least(left_ms, *excluded.values())
                 ids = frozenset(state.catalog.tenant(name).id for name in served) if served is not None else None
-                poll = FleetPoll(
-                    state.platform, admitted.caller, queue, ids, max=max, wait_ms=left_ms, lease_ms=lease_ms
+                poll = Poll(
+                    state.platform, admitted.caller, queue,
+                    max=max, wait_ms=left_ms, lease_ms=lease_ms, is_fleet=True, allowed=ids,
                 )  # fmt: skip
                 got = await self._shard.submit(poll)
                 failure = None
@@ -145,7 +148,7 @@ class FleetPolls:
             elif name == queue:
                 excluded[tenant] = wait_ms
         excluded.update(self._encryption.excluded())
-        excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entered_in), left_ms))
+        excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entry_region), left_ms))
         return excluded
 
     def _charge(self, tenant: str, queue: str, size: int) -> None:
@@ -192,8 +195,8 @@ class FleetPolls:
             except TenantqError as error:
                 failure = error
                 self._encryption.exclude_briefly(tenant)
-        whole = (decrypted.get(one.receipt) if one.encrypted else one for one in got)
-        return [one for one in whole if one is not None], failure
+        delivered = (decrypted.get(one.receipt) if one.encrypted else one for one in got)
+        return [one for one in delivered if one is not None], failure
 
 
 def check_tenants(tenants: object) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.domain.message import Delivery, Facts, NewMessage, Result
 from tenantq.engine.tenant_snapshot import MessageCopy
-from tenantq.errors import SealBroken
+from tenantq.errors import DecryptionFailed
 from tenantq.store.keys import digest
 from tenantq.vault.vault import TenantCipher
 
@@ -64,7 +64,7 @@ def _encrypt_attributes(
     return visible, cipher.encrypt(queue, id, "attributes", _encode(hidden))
 
 
-def decrypt_or_error(cipher: TenantCipher, origin: str, one: _Encrypted) -> _Encrypted | SealBroken:
+def decrypt_or_error(cipher: TenantCipher, origin: str, one: _Encrypted) -> _Encrypted | DecryptionFailed:
     """Return a message decrypted, or the error if it was changed or is from another place."""
     attributes = one.attributes
     try:
@@ -72,13 +72,13 @@ def decrypt_or_error(cipher: TenantCipher, origin: str, one: _Encrypted) -> _Enc
         if one.encrypted_attributes:
             hidden = cipher.decrypt(origin, one.raw_id, "attributes", one.encrypted_attributes)
             attributes = {**attributes, **_decode_attributes(hidden)}
-    except SealBroken as error:
+    except DecryptionFailed as error:
         return error
     return msgspec.structs.replace(one, body=body, attributes=attributes, encrypted=False, encrypted_attributes=b"")
 
 
 def decrypt_result(cipher: TenantCipher, queue: str, id: bytes, result: Result) -> Result:
-    """Return a result decrypted. Raises SealBroken."""
+    """Return a result decrypted. Raises DecryptionFailed."""
     value, error = _decode_result(cipher.decrypt(queue, id, "result", result.value or b""))
     return Result(result.status, value, error)
 
@@ -86,7 +86,7 @@ def decrypt_result(cipher: TenantCipher, queue: str, id: bytes, result: Result) 
 def decrypt_facts(cipher: TenantCipher, facts: Facts) -> Facts:
     """Return a stored message decrypted, or without body and attributes and with a ``body_error``."""
     found = decrypt_or_error(cipher, facts.origin, facts)
-    if isinstance(found, SealBroken):
+    if isinstance(found, DecryptionFailed):
         return msgspec.structs.replace(
             facts, body=b"", attributes={}, encrypted_attributes=b"", body_error=found.code
         )  # fmt: skip

@@ -8,7 +8,7 @@ import msgspec
 from tenantq.domain.message import Facts, MessagePage, Result
 from tenantq.engine.queue_snapshots import SnapshotFacts
 from tenantq.engine.shard import Shard
-from tenantq.errors import NotFound, SealBroken
+from tenantq.errors import DecryptionFailed, NotFound
 from tenantq.journal.record import JournalRow
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.service.admission import Admission
@@ -91,7 +91,7 @@ class MessageReads:
                 if facts.encrypted:
                     (seen,) = await self._encryption.decrypt_facts(admitted.state.id, [facts])
                     if seen.body_error:
-                        raise SealBroken(tenant=admitted.tenant, queue=queue, id=facts.id)
+                        raise DecryptionFailed(tenant=admitted.tenant, queue=queue, id=facts.id)
                 self._admission.notes.note_read(admitted, "get", queue, f"message {facts.id}")
             self._admission.charge(admitted, queue, "read", 0, len(seen.body))
             return seen

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import AddResult, Delivery, NewMessage, check_batch
+from tenantq.domain.message import AddResult, Delivery, NewMessage, check_batch, check_poll
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.add import stored_bytes
 from tenantq.engine.ops.settle import Nack
-from tenantq.engine.polls import Poll, check_poll
+from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.reservation import Reservation
 from tenantq.engine.shard import Shard
@@ -144,7 +144,8 @@ class Messages:
         With ``expire_at_once`` each lease ends as soon as it is delivered and counts as an attempt. With ``whole_groups``
         several messages of one group are leased together.
         """
-        check_poll(queue, max, wait_ms, lease_ms)
+        check_queue_name(queue)
+        check_poll(max, wait_ms, lease_ms)
         check_consumer(consumer)
         started_ms = self._clock.monotonic_ms()
         admission = self._admission
@@ -252,8 +253,11 @@ class Messages:
     def _admit_consumer(
         self, call: Call, admitted: AdmittedCall, queue: str, consumer: str | None, wait_ms: int
     ) -> None:
-        with self._admission.notes.noting_refusal(call, admitted.principal, admitted.tenant, "poll", queue):
+        try:
             self._admission.admit_consumer(call, admitted.principal, admitted.state, queue, consumer, wait_ms)
+        except TenantqError as error:
+            self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "poll", queue, error)
+            raise
 
 
 def check_consumer(consumer: str | None) -> None:

@@ -96,9 +96,13 @@ class OtherShards:
         """Return the first record of this shard that a legal hold of any shard's tenants covers."""
         return own
 
-    async def ask_all(self, _path: str, *_arguments: Any) -> list[Any]:
-        """Return what the method at ``_path`` of the other shards returns. Raises an error if a shard does not answer."""
-        return []
+    async def ask(self, _path: str, *_arguments: Any, shards: Iterable[int] | None = None) -> dict[int, Any]:
+        """Return what a method of all other shards returns, or of those of ``shards`` that exist.
+
+        Raises an error if a shard does not answer.
+        """
+        del shards
+        return {}
 
     async def at_owner(self, _tenant: str, _path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
         """Call a method on the shard of a tenant, or of the platform if it is empty. ``local`` is the method of this shard."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from tenantq.domain.message import AddResult
 from tenantq.errors import Limited, StoreFailed, TenantqError, Unavailable
-from tenantq.wire.kinds import Problem, WireError
+from tenantq.wire.base_types import Problem, WireError
 
 DETAIL_CHARS_MAX: Final = 1_000
 RETRY_AFTER_DEFAULT_MS: Final = 1_000

@@ -10,21 +10,16 @@ from tenantq.domain import limits
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
-from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
+from tenantq.engine.ops.lifecycle import ConfigChanged, DeleteQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
 from tenantq.engine.restrictions import SuspensionMode
 from tenantq.engine.shard import Shard
-from tenantq.errors import Conflict
 from tenantq.gates.worker_registry import WorkerEntry
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.call import Call, QueueInfo
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
-
-
-class _ConfigChanged(Conflict):
-    """The configuration of the queue has changed."""
 
 
 class Queues:
@@ -88,17 +83,11 @@ class Queues:
         self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any], *, expected: QueueConfig
     ) -> bool:
         """Change the settings of a queue if its configuration is still as ``expected``; return whether it was."""
-
-        def edit(config: QueueConfig) -> dict[str, Any]:
-            if config != expected:
-                raise _ConfigChanged
-            return changes
-
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            check_settings(changes)
+            settings = check_settings(changes)
             try:
-                await self._shard.submit(EditQueue(admitted.state, admitted.caller, queue, edit=edit))
-            except _ConfigChanged:
+                await self._shard.submit(PutQueue(admitted.state, admitted.caller, queue, settings, expected=expected))
+            except ConfigChanged:
                 return False
             return True
 
@@ -108,7 +97,7 @@ class Queues:
             await self._shard.submit(PauseQueue(admitted.state, admitted.caller, queue))
             return self.info(admitted.tenant, queue)
 
-    async def resume(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+    async def unpause(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Resume the deliveries of a paused queue."""
         with await self._admission.admit_queue(call, tenant, "resume_queue", queue) as admitted:
             await self._shard.submit(UnpauseQueue(admitted.state, admitted.caller, queue))
@@ -123,7 +112,7 @@ class Queues:
         await self._shard.submit(SuspendQueue(self._shard.tenant(tenant), caller, queue, reason, mode))
         return self.info(tenant, queue)
 
-    async def unsuspend(self, call: Call, tenant: str, queue: str, reason: str = "") -> QueueInfo:
+    async def resume(self, call: Call, tenant: str, queue: str, reason: str = "") -> QueueInfo:
         """End the suspension of a queue."""
         check_queue_name(queue)
         caller = await self._admission.admit_platform(call, "resume_tenant", tenant)

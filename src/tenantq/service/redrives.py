@@ -33,7 +33,7 @@ class RedriveInfo(msgspec.Struct, frozen=True):
 
 
 class Redrives:
-    """Starts, shows and cancels redrives. The newest ones are remembered until the server stops."""
+    """Starts, shows and cancels redrives. The newest ones are remembered until the server stops, or the shard moves."""
 
     def __init__(self, shard: Shard, admission: Admission) -> None:
         self._shard, self._admission = shard, admission
@@ -89,14 +89,14 @@ class Redrives:
         task = self._tasks.get(id) if type(id) is str else None
         tenant = admitted.state
         if task is None or task.letters.tenant is not tenant or queue not in {task.letters.name, task.filter.source}:
-            text = "the redrive does not exist; a restart of the server ends all redrives"
+            text = "the redrive does not exist; it ends when its server restarts, or its shard or tenant moves. Start another."
             raise NotFound(text, tenant=tenant.name, queue=queue)
         return task
 
     async def _journal(self, action: str, admitted: AdmittedCall, queue: str, task: RedriveTask) -> None:
         """Journal the start or the cancellation of a redrive. The engine journals each move."""
-        pace = "a dry run" if task.dry_run else f"at most {task.rate or 'any number'} a second"
-        details = f"{task.id}, {pace}"
+        rate = "a dry run" if task.dry_run else f"at most {task.rate or 'any number'} a second"
+        details = f"{task.id}, {rate}"
         await self._shard.journal.note([entry_of(action, admitted.tenant, admitted.caller, details, queue)])
 
 

@@ -54,18 +54,18 @@ class Residency:
                 tenant=tenant,
             )
 
-    def check_entry(self, tenant: str, entered_in: str) -> None:
+    def check_entry(self, tenant: str, entry_region: str) -> None:
         """Raise WrongRegion if a tenant does not allow the region of the server that its caller has called."""
         regions = self._regions(tenant)
-        if not _allows(regions, entered_in):
-            raise wrong_region(tenant, regions, entered_in)
+        if not _allows(regions, entry_region):
+            raise wrong_region(tenant, regions, entry_region)
 
-    def excluded(self, entered_in: str | None) -> list[str]:
+    def excluded(self, entry_region: str | None) -> list[str]:
         """Return the tenants whose contents must not pass through a server in this region; None: it has no region."""
         found = self.misplaced_now()
-        if entered_in is not None and entered_in != self._shard.settings.region:
+        if entry_region is not None and entry_region != self._shard.settings.region:
             tenants = self._shard.state.catalog.tenants
-            found += [name for name, one in tenants.items() if not _allows(one.config.regions, entered_in)]
+            found += [name for name, one in tenants.items() if not _allows(one.config.regions, entry_region)]
         return found
 
     def check_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
@@ -95,10 +95,10 @@ class Residency:
         return next((place for place in self.places if not self.allowed(place, regions)), None)
 
 
-def wrong_region(tenant: str, regions: tuple[str, ...], entered_in: str) -> WrongRegion:
+def wrong_region(tenant: str, regions: tuple[str, ...], entry_region: str) -> WrongRegion:
     """Return the error for contents of a tenant whose caller has called a server in another region."""
     return WrongRegion(
-        f"the tenant allows the regions {', '.join(regions)}, and this server is in {entered_in}."
+        f"the tenant allows the regions {', '.join(regions)}, and this server is in {entry_region}."
         " Call a server in one of them.",
         tenant=tenant,
     )

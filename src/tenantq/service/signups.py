@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Final
 
 from tenantq.domain import limits
-from tenantq.domain.message import Caller
 from tenantq.domain.signup import Signup, SignupRequest, SignupSettings
 from tenantq.domain.validation import check_field, projected, validated
 from tenantq.engine.access_store import PLATFORM
@@ -38,7 +37,7 @@ class Signups:
         if not self._settings.enabled:
             raise NotFound("sign-ups are disabled on this server")
         validated(request)
-        caller = Caller(ANONYMOUS, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(ANONYMOUS)
         with self._admission.notes.noting_failure(caller, "", RequestSignup.journal_op):
             self._count(place_of(call.remote))
         platform, waiting_max = self._shard.state.platform, self._settings.waiting_max

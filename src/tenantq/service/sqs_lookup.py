@@ -6,7 +6,6 @@ import msgspec
 
 from tenantq.domain.access import Principal
 from tenantq.domain.config import QueueConfig
-from tenantq.domain.message import Caller
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.domain.validation import between, check_field
 from tenantq.engine.queue_state import TenantState, is_home
@@ -105,7 +104,7 @@ class SqsLookup:
         if dead_letter is not None:
             check_queue_name(dead_letter)
         principal, state = await self._authorize(call, number, "list_queues", None)
-        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        caller = call.caller(principal.id)
         self._admission.notes.note_view(caller, state.name, "list_queues")
         allowed = self._admission.authorizer.allowed
         names = matching_queues(state, prefix, dead_letter)

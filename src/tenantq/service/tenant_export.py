@@ -13,12 +13,21 @@ import msgspec
 from tenantq.domain import limits
 from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
-from tenantq.errors import SealBroken
+from tenantq.errors import DecryptionFailed
 from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 from tenantq.service.encryption import MessageEncryption
-from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, Kind, encode_line
+from tenantq.service.export_archive import (
+    END,
+    FORMAT,
+    MANIFEST,
+    PART_BYTES,
+    PART_LINES,
+    Archive,
+    ArchiveKind,
+    encode_line,
+)
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
 from tenantq.service.part_export import PartExport, PartSummary, close_all
 from tenantq.wire.access import KeyItem
@@ -133,25 +142,27 @@ class TenantExport:
         while page := await self._audit_trail.in_turn(self.tenant, partial(_page, items)):
             yield page
 
-    async def _queue_parts(self, queue: QueueCopy) -> AsyncIterator[tuple[Kind, Callable[[Any], Any], Sequence[Any]]]:
+    async def _queue_parts(
+        self, queue: QueueCopy
+    ) -> AsyncIterator[tuple[ArchiveKind, Callable[[Any], Any], Sequence[Any]]]:
         """Yield the kind, the conversion and the values of each part. Values that cannot be decrypted are counted and omitted."""
         encryption, snapshot = self._encryption, self._snapshot
         async for messages in self._pages(snapshot.messages(queue)):
             decrypted = await encryption.decrypt_stored(snapshot.id, queue.name, messages)
             yield "messages", message_line, self._without_broken(decrypted)
         async for results in self._pages(snapshot.results(queue)):
-            whole = await encryption.decrypt_results(snapshot.id, queue.name, results)
-            yield "results", result_line, self._without_broken(whole)
+            stored = await encryption.decrypt_results(snapshot.id, queue.name, results)
+            yield "results", result_line, self._without_broken(stored)
         async for keys in self._pages(snapshot.idempotency(queue)):
             kept = [msgspec.structs.replace(key, body_digest=b"") for key in keys] if self._drops_digests else keys
             yield "idempotency", key_line, kept
 
-    def _without_broken(self, decrypted: Sequence[_T | SealBroken]) -> list[_T]:
-        whole = [one for one in decrypted if not isinstance(one, SealBroken)]
-        if len(whole) < len(decrypted):
+    def _without_broken(self, decrypted: Sequence[_T | DecryptionFailed]) -> list[_T]:
+        intact = [one for one in decrypted if not isinstance(one, DecryptionFailed)]
+        if len(intact) < len(decrypted):
             counts = self._archive.counts
-            counts["unreadable"] = counts.get("unreadable", 0) + len(decrypted) - len(whole)
-        return whole
+            counts["unreadable"] = counts.get("unreadable", 0) + len(decrypted) - len(intact)
+        return intact
 
     def _manifest(self) -> ExportManifest:
         return ExportManifest(

@@ -82,8 +82,8 @@ def summed_figures(tenant: TenantState, own: TenantFigures, parts: Iterable[Tena
     sums = {name: sum(getattr(one, name) for one in all_parts) for name in names}
     quotas = tenant.config.quotas
     levels = ("backlog", "in_flight", "stored_bytes", "queues")
-    whole = (state_of(sums[name], getattr(quotas, name), quotas.soft_percent) for name in levels)
-    return msgspec.structs.replace(own, **sums, state=worst((own.state, *whole)))
+    states = (state_of(sums[name], getattr(quotas, name), quotas.soft_percent) for name in levels)
+    return msgspec.structs.replace(own, **sums, state=worst((own.state, *states)))
 
 
 def _total(tenant: TenantState, place: int) -> int:

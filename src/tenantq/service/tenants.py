@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
+
+import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.config import TenantConfig, change_config
@@ -187,7 +189,8 @@ class Tenants:
             self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_tenant", "residency")
             regions = admitted.state.config.regions
             parts = await self._other_shards.ask_parts(admitted.state, "places", admitted.tenant)
-            places = list(chain(await self.places(admitted.state), *parts.values()))
+            former = await self._former_places(admitted.state, parts)
+            places = list(chain(await self.places(admitted.state), *parts.values(), former))
             return ResidencyReply(
                 tenant=admitted.tenant,
                 regions=list(regions),
@@ -197,9 +200,29 @@ class Tenants:
                 places=places,
             )
 
+    async def _former_places(self, tenant: TenantState, parts: Iterable[int]) -> Places:
+        """Return the places that the tenant has left. The journals of those shards still name it, and backups may contain it."""
+        regions = tenant.config.regions
+        former = sorted({shard for shard, _ in tenant.earlier} - {self._other_shards.number, *parts})
+        found = await self._other_shards.ask("tenants.former_places_local", regions, shards=former)
+        removed = [
+            PlaceItem(what="journal", where=f"shard {shard}, which was removed", region=None, allowed=not regions)
+            for shard in former
+            if shard not in found
+        ]
+        return [*chain(*found.values()), *removed]
+
+    async def former_places_local(self, regions: tuple[str, ...]) -> Places:
+        """Return the places of this shard that keep something of a tenant with these regions that has left it."""
+        places = await self._places(regions)
+        return [msgspec.structs.replace(one, what="journal") if one.what == "messages" else one for one in places]
+
     async def places(self, tenant: TenantState) -> Places:
         """Return the places of a tenant's data of this shard."""
-        residency, regions = self._admission.residency, tenant.config.regions
+        return await self._places(tenant.config.regions)
+
+    async def _places(self, regions: tuple[str, ...]) -> Places:
+        residency = self._admission.residency
         rows = await asyncio.to_thread(self._shard.state.store.files.location)
         return [
             projected(

@@ -46,5 +46,5 @@ COOLDOWNS: Final[dict[str, type]] = {"sqs_purges": Cooldowns, "sqs_deletions": C
 
 def sqs_cooldowns(settings: SqsSettings, clock: Clock) -> dict[str, Cooldowns]:
     """Return the cooldowns of one shard."""
-    pauses_ms = {"sqs_purges": settings.purge_pause_ms, "sqs_deletions": settings.recreate_pause_ms}
-    return {name: Cooldowns(clock, pause_ms) for name, pause_ms in pauses_ms.items()}
+    cooldowns_ms = {"sqs_purges": settings.purge_pause_ms, "sqs_deletions": settings.recreate_pause_ms}
+    return {name: Cooldowns(clock, cooldown_ms) for name, cooldown_ms in cooldowns_ms.items()}

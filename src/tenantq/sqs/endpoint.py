@@ -9,9 +9,10 @@ import msgspec
 
 from tenantq.errors import SignatureRefused, TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
-from tenantq.http.item_limit import check_items
-from tenantq.http.problem import Refusal, problem_reply
-from tenantq.http.protocol_route import ProtocolRoute, Waiting
+from tenantq.http.body_item_count import check_item_count
+from tenantq.http.call_wait import CallWait
+from tenantq.http.problem import HttpError, problem_reply
+from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import Reply
 from tenantq.http.request import Request
 from tenantq.http.request_head import RequestHead
@@ -57,13 +58,13 @@ class SqsEndpoint:
         calls = (("GET", "/"), ("POST", "/"), ("GET", _QUEUE_PATH), ("POST", _QUEUE_PATH))
         return tuple(ProtocolRoute(*call, self.serve) for call in calls)
 
-    async def serve(self, request: Request, waiting: Waiting) -> Reply:
+    async def serve(self, request: Request, wait: CallWait) -> Reply:
         """Answer one request."""
         head, request_id = request.head, request.call.request_id
         protocol: JsonProtocol | QueryProtocol = JsonProtocol(request.body, request_id)
         try:
             if len(request.body) > SLICE_BYTES:
-                await check_items(request.body, _ITEMS_MAX)
+                await check_item_count(request.body, _ITEMS_MAX)
             target = head.headers.get(b"x-amz-target")
             if target is not None:
                 action = target.removeprefix(TARGET).decode("latin-1") if target.startswith(TARGET) else ""
@@ -75,7 +76,7 @@ class SqsEndpoint:
                     return _nothing_here(request)
                 protocol = QueryProtocol(form, request_id, as_json=accepts_json)
                 action = _action(form, request)
-            result = await self._act(action, protocol, request, head, waiting)
+            result = await self._act(action, protocol, request, head, wait)
             return protocol.answer(action, result)
         except TenantqError as error:
             forget_frames(error)
@@ -85,7 +86,7 @@ class SqsEndpoint:
             return protocol.refuse(failure_of(fault()))
 
     async def _act(
-        self, action: str, protocol: JsonProtocol | QueryProtocol, request: Request, head: RequestHead, waiting: Waiting
+        self, action: str, protocol: JsonProtocol | QueryProtocol, request: Request, head: RequestHead, wait: CallWait
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
         if len(request.body) > SLICE_BYTES:  # its hash takes milliseconds
@@ -102,11 +103,11 @@ class SqsEndpoint:
             call=call,
             action=known[1],
             protocol=protocol,
-            waits=waiting,
+            wait=wait,
             base_url=_base_url(head),
             region=signed.region if isinstance(signed, SignedRequest) else REGION_DEFAULT,
             path=_path_address(request),
-            is_closing=request.listener.is_closing,
+            is_closing=request.context.is_closing,
             trace_header=_trace_header(head),
         )
         try:
@@ -176,5 +177,5 @@ def _nothing_here(request: Request) -> Reply:
     """Return the reply to a request without an action: an SQS error at the URL of a queue, a problem document otherwise."""
     if _path_address(request) is not None:
         return Reply(b"<UnknownOperationException/>", 404, KIND)
-    refusal = Refusal(404, "not_found", "unknown path. GET /docs lists all paths.")
+    refusal = HttpError(404, "not_found", "unknown path. GET /docs lists all paths.")
     return problem_reply(refusal, request.call.request_id)

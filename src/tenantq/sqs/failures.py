@@ -11,7 +11,7 @@ _MODEL: Final = "com.amazonaws.sqs#"
 _COMMON: Final = "com.amazon.coral.service#"
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FailureKind(msgspec.Struct, frozen=True):
     """One kind of error: its name over JSON, its code and status over the Query protocol, and the status over JSON."""
 
     type: str
@@ -30,16 +30,16 @@ class Kind(msgspec.Struct, frozen=True):
         return "Sender" if self.sender_fault else "Receiver"
 
 
-def _modelled(name: str, code: str | None = None, status: int = 400, json_status: int = 400) -> Kind:
-    return Kind(_MODEL + name, code or name, status, json_status)
+def _modelled(name: str, code: str | None = None, status: int = 400, json_status: int = 400) -> FailureKind:
+    return FailureKind(_MODEL + name, code or name, status, json_status)
 
 
-def _prefixed(name: str, status: int = 400) -> Kind:
-    return Kind(_MODEL + name, f"AWS.SimpleQueueService.{name}", status, status)
+def _prefixed(name: str, status: int = 400) -> FailureKind:
+    return FailureKind(_MODEL + name, f"AWS.SimpleQueueService.{name}", status, status)
 
 
-def _common(name: str, status: int = 400, type: str | None = None) -> Kind:
-    return Kind(_COMMON + (type or name), name, status, status)
+def _common(name: str, status: int = 400, type: str | None = None) -> FailureKind:
+    return FailureKind(_COMMON + (type or name), name, status, status)
 
 
 BATCH_IDS_NOT_DISTINCT: Final = _prefixed("BatchEntryIdsNotDistinct")
@@ -80,7 +80,7 @@ _SIGNATURES: Final = {
     "SignatureDoesNotMatch": _common("SignatureDoesNotMatch", 403, "InvalidSignatureException"),
 }
 
-_KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first match counts
+_KINDS: Final[tuple[tuple[type[TenantqError], FailureKind], ...]] = (  # the first match counts
     (errors.Unauthenticated, _SIGNATURES["InvalidClientTokenId"]),
     (errors.Forbidden, DENIED),
     (errors.RateLimited, THROTTLED),
@@ -104,7 +104,7 @@ _KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first matc
 class SqsFailure(TenantqError, code="invalid", status=422):
     """An error that Amazon SQS defines."""
 
-    def __init__(self, kind: Kind, message: str) -> None:
+    def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 

@@ -14,7 +14,7 @@ from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn, queue_arn
 from tenantq.sqs.failures import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, SqsFailure, invalid_value
 
-_Reader = Callable[[str, str], Any]  # the name and text of an attribute; returns its value
+_AttributeParser = Callable[[str, str], Any]  # the name and text of an attribute; returns its value
 
 DEDUPLICATION_MS: Final = 300_000
 RETENTION_S_DEFAULT: Final = 345_600
@@ -40,7 +40,7 @@ FIGURES: Final = (
 )
 _FIFO_ONLY: Final = frozenset(("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"))
 _READ_ONLY: Final = frozenset((*FIGURES, "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp"))
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,12}")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,12}")
 
 _decode_map = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -53,7 +53,7 @@ class RedrivePolicy(msgspec.Struct, frozen=True):
     max_receives: int
 
 
-class Changes(msgspec.Struct, frozen=True):
+class AttributeChanges(msgspec.Struct, frozen=True):
     """The settings that SQS attributes translate to."""
 
     settings: dict[str, Any]  # of tenantq
@@ -64,7 +64,7 @@ class Changes(msgspec.Struct, frozen=True):
 # ---- setting ----
 
 
-def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
+def read_attributes(given: Mapping[str, str], *, fifo: bool) -> AttributeChanges:
     """Return the settings for SQS attributes. Raises SqsFailure if one is invalid."""
     settings: dict[str, Any] = {}
     sqs: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
             INVALID_ATTRIBUTE_NAME,
             "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
         )
-    return Changes(settings, sqs, redrive)
+    return AttributeChanges(settings, sqs, redrive)
 
 
 def unknown(name: str) -> SqsFailure:
@@ -115,16 +115,16 @@ def _bad(name: str, why: str = "") -> SqsFailure:
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
-    if _WHOLE.fullmatch(text) is None or not low <= int(text) <= high:
+    if _INTEGER.fullmatch(text) is None or not low <= int(text) <= high:
         raise _bad(name)
     return int(text)
 
 
-def _whole(low: int, high: int) -> _Reader:
+def _integer(low: int, high: int) -> _AttributeParser:
     return lambda name, text: _number(name, text, low, high)
 
 
-def _choice(*choices: str) -> _Reader:
+def _choice(*choices: str) -> _AttributeParser:
     def read(name: str, text: str) -> str:
         if text not in choices:
             raise _bad(name)
@@ -187,7 +187,7 @@ def accepts_dead_letters(target: FoundQueue, source: str) -> bool:
     return sources is None or any(one.name == source and one.number in {0, target.tenant_id} for one in sources)
 
 
-def check_throughput(changes: Changes, before: SqsQueue) -> None:
+def check_throughput(changes: AttributeChanges, before: SqsQueue) -> None:
     """Raise SqsFailure if a throughput limit per group is combined with deduplication per queue."""
     limit = changes.sqs.get("throughput_limit", before.throughput_limit)
     scope = changes.sqs.get("deduplication_scope", before.deduplication_scope)
@@ -196,17 +196,17 @@ def check_throughput(changes: Changes, before: SqsQueue) -> None:
         raise _bad("FifoThroughputLimit", f" Reason: {problem}")
 
 
-_READERS: Final[dict[str, tuple[str, _Reader]]] = {
-    "DelaySeconds": ("delay_s", _whole(0, 900)),
-    "MaximumMessageSize": ("message_bytes_max", _whole(1_024, 1 << 20)),
-    "ReceiveMessageWaitTimeSeconds": ("wait_s", _whole(0, 20)),
+_READERS: Final[dict[str, tuple[str, _AttributeParser]]] = {
+    "DelaySeconds": ("delay_s", _integer(0, 900)),
+    "MaximumMessageSize": ("message_bytes_max", _integer(1_024, 1 << 20)),
+    "ReceiveMessageWaitTimeSeconds": ("wait_s", _integer(0, 20)),
     "ContentBasedDeduplication": ("content_based_deduplication", _truth),
     "DeduplicationScope": ("deduplication_scope", _choice("queue", "messageGroup")),
     "FifoThroughputLimit": ("throughput_limit", _choice("perQueue", "perMessageGroupId")),
     "Policy": ("policy", _json),
     "RedriveAllowPolicy": ("redrive_allow_policy", _redrive_allow),
     "KmsMasterKeyId": ("kms_key", lambda _, text: text),
-    "KmsDataKeyReusePeriodSeconds": ("kms_reuse_s", _whole(60, 86_400)),
+    "KmsDataKeyReusePeriodSeconds": ("kms_reuse_s", _integer(60, 86_400)),
     "SqsManagedSseEnabled": ("managed_sse", _truth),
 }
 """Attributes that are stored as they are: the field of ``SqsQueue``, and the function that reads the text."""
@@ -224,7 +224,7 @@ def _redrive_policy(text: str) -> RedrivePolicy:
         if name not in given:
             raise invalid_value("RedrivePolicy", text, f"Redrive policy does not contain mandatory attribute: {name}.")
     most, target = str(given["maxReceiveCount"]), given["deadLetterTargetArn"]
-    if _WHOLE.fullmatch(most) is None or not 1 <= int(most) <= ATTEMPTS_MAX:
+    if _INTEGER.fullmatch(most) is None or not 1 <= int(most) <= ATTEMPTS_MAX:
         raise invalid_value(
             "RedrivePolicy", text,
             f"Invalid value for maxReceiveCount: {most[:20]}, valid values are from 1 to {ATTEMPTS_MAX} both inclusive.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tenantq.domain.config import QueueConfig
-from tenantq.http.protocol_route import Waiting
+from tenantq.http.call_wait import CallWait
 from tenantq.runtime.clock import Clock
 from tenantq.service.call import Call
 from tenantq.service.service import Service
@@ -41,7 +41,7 @@ class SqsCall:
     call: Call
     action: str  # that a grant must allow
     protocol: JsonProtocol | QueryProtocol
-    waits: Waiting
+    wait: CallWait
     base_url: str  # as the client reached it
     region: str
     path: QueueAddress | None  # the queue whose URL the request went to
@@ -94,8 +94,8 @@ class SqsCall:
 
     async def waiting(self, work: Awaitable[_T], instead: _T) -> _T:
         """Return the result of work that may wait, or ``instead`` if the server closes meanwhile."""
-        return await self.waits.unless_stopped(work, instead)
+        return await self.wait.unless_stopped(work, instead)
 
 
-Result = dict[str, Any] | None
+ActionResult = dict[str, Any] | None
 """The reply of an action in the form of the JSON protocol; None if it is empty."""

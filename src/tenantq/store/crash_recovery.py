@@ -133,8 +133,8 @@ def _link_files(path: Path, copy: Path, torn: dict[Path, int], link: Callable[[P
     try:
         for file in (path / "db").iterdir():
             if file in torn:
-                with file.open("rb") as whole:
-                    (copy / file.name).write_bytes(whole.read(torn[file]))
+                with file.open("rb") as stream:
+                    (copy / file.name).write_bytes(stream.read(torn[file]))
             elif not file.name.startswith("LO"):  # neither LOCK nor LOG
                 link(file.resolve(), copy / file.name)
     except OSError as error:

@@ -87,6 +87,8 @@ class StoreSnapshot(Protocol):
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of ``key``, or None."""
+        found = self.items(family, key, key + b"\0", 1)
+        return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
         """Return up to ``limit`` keys from ``lower`` on, in order."""
@@ -262,3 +264,6 @@ class Store(StoreReader):
 
 OpenStore: TypeAlias = "Callable[[str], Awaitable[Store]]"
 """Opens the store of the named shard; may wait until it is free."""
+
+StoreOpener: TypeAlias = "Callable[[Path], StoreReader]"
+"""Opens the store in a directory to read it."""

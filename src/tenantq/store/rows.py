@@ -102,15 +102,15 @@ LEASE_HEAD = struct.Struct(">IQQQQQIBHB")
 _HAS_GROUP = 1
 
 
-class Past(msgspec.Struct, array_like=True):
+class DeliveryHistory(msgspec.Struct, array_like=True):
     """How earlier deliveries ended, and why the message is a dead letter if it is one."""
 
-    history: list[HistoryEntry]
+    entries: list[HistoryEntry]
     dead: DeadLetter | None = None
     first_at: int = 0  # when the first delivery began, on the wall clock; 0: unknown, or it has not ended
 
 
-_decode_past = msgspec.msgpack.Decoder(Past).decode
+_decode_history = msgspec.msgpack.Decoder(DeliveryHistory).decode
 
 
 class LeaseRow(msgspec.Struct, gc=False):
@@ -126,11 +126,11 @@ class LeaseRow(msgspec.Struct, gc=False):
     priority: int
     max_attempts: int
     group: bytes = b""  # digest of the group's name
-    past: bytes = b""
+    history: bytes = b""
 
-    def unpack_past(self) -> Past:
+    def unpack_history(self) -> DeliveryHistory:
         """Return the history and the dead-letter facts."""
-        return _decode_past(self.past) if self.past else Past([])
+        return _decode_history(self.history) if self.history else DeliveryHistory([])
 
 
 def pack_lease(row: LeaseRow) -> bytes:
@@ -148,11 +148,11 @@ def pack_lease(row: LeaseRow) -> bytes:
         row.max_attempts,
         _HAS_GROUP if group else 0,
     )
-    return head + group + row.past if group or row.past else head
+    return head + group + row.history if group or row.history else head
 
 
-def pack_past(past: Past) -> bytes:
-    return _encode(past)
+def pack_history(history: DeliveryHistory) -> bytes:
+    return _encode(history)
 
 
 def unpack_lease(value: bytes) -> LeaseRow:
@@ -163,7 +163,7 @@ def unpack_lease(value: bytes) -> LeaseRow:
     row = LeaseRow(attempts, token, deadline, leased_at, visible_at, expires_at, size, priority, allowed)
     if len(value) > LEASE_HEAD.size:
         start = LEASE_HEAD.size + (16 if flags & _HAS_GROUP else 0)
-        row.group, row.past = value[LEASE_HEAD.size : start], value[start:]
+        row.group, row.history = value[LEASE_HEAD.size : start], value[start:]
     return row
 
 

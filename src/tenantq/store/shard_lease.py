@@ -193,35 +193,50 @@ def lost_commits(address: object, stored: str, confirmed: int) -> StoreFailed:
 
 
 class ReleaseSignal:
-    """Notifies the thread that waits for a shard when its last owner releases it. Safe from any thread."""
+    """Notifies the thread that waits for a shard when its last owner releases it to this process. Safe from any thread."""
 
-    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
-        """Prepare. ``on_wait`` is called in the thread when it begins to wait: everything else is prepared then."""
+    def __init__(
+        self, on_wait: Callable[[], None] = lambda: None, is_assigned: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Prepare. ``on_wait`` is called in the thread when it begins to wait: everything else is prepared then.
+
+        ``is_assigned`` returns whether this process should own the shard. If not, a free shard may be another's to claim.
+        """
         self._event = threading.Event()
         self._on_wait = on_wait
+        self.is_assigned = is_assigned
         self.is_awaited = False
 
     def set(self) -> None:
         """End the wait."""
         self._event.set()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for the signal once."""
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the signal once. Return whether this process may claim the shard."""
         if not self.is_awaited:
             self.is_awaited = True
             self._on_wait()
-        self._event.wait(timeout_s)
+        is_released = self._event.wait(timeout_s)
         self._event.clear()
+        return is_released or self.is_assigned()
 
 
 def claim_when_free(claim: Callable[[], _Owner], wait_ms: int, released: ReleaseSignal | None) -> _Owner:
-    """Return what ``claim`` returns. Repeats it for ``wait_ms`` while it raises ShardHeld; ``released`` ends a pause."""
+    """Return what ``claim`` returns. Repeats it for ``wait_ms`` while it raises ShardHeld; ``released`` ends a pause.
+
+    While the shard is assigned to another process, it is claimed only after the signal.
+    """
     released = released or ReleaseSignal()
     ends = time.monotonic() + wait_ms / 1_000
+    held: StoreLocked = StoreLocked("this shard is assigned to another server")
+    may_claim = released.is_assigned()
     while True:
-        try:
-            return claim()
-        except ShardHeld as held:
-            if time.monotonic() >= ends:
-                raise
-            released.wait(min(CLAIM_S, held.left_ms / 1_000))
+        pause_s = CLAIM_S
+        if may_claim:
+            try:
+                return claim()
+            except ShardHeld as error:
+                held, pause_s = error, min(CLAIM_S, error.left_ms / 1_000)
+        if time.monotonic() >= ends:
+            raise held
+        may_claim = released.wait(pause_s)

@@ -11,13 +11,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tenantq.errors import StoreFailed
-from tenantq.store.interface import Items
+from tenantq.store.interface import Items, StoreSnapshot
 
 if TYPE_CHECKING:
     from rocksdict import RdictIter, ReadOptions
 
 
-class RocksSnapshot:
+class RocksSnapshot(StoreSnapshot):
     """One state of some families. All their files stay on disk until the snapshot is closed."""
 
     def __init__(
@@ -30,10 +30,6 @@ class RocksSnapshot:
         self._iterators = iterators
         self._bound = (options, upper)  # the binding points into these bytes without keeping them alive
         self._name_failure = name_failure
-
-    def get(self, family: str, key: bytes) -> bytes | None:
-        found = self.items(family, key, key + b"\0", 1)
-        return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
         return [row.key() for row in islice(self._rows(family, lower), limit)]

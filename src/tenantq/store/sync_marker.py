@@ -66,9 +66,9 @@ def _newest(path: Path) -> tuple[int, Beat] | None:
     except FileNotFoundError:
         return None
     slots = [raw[start : start + _SLOT.size + _CRC.size] for start in (0, _SLOT_BYTES)]
-    whole = [slot[: _SLOT.size] for slot in slots if _CRC.pack(zlib.crc32(slot[: _SLOT.size])) == slot[_SLOT.size :]]
-    count, *fields = max((_SLOT.unpack(slot) for slot in whole), default=(0,))
-    if len(raw) != 2 * _SLOT_BYTES or not whole or not all(any(slot) for slot in slots):
+    intact = [slot[: _SLOT.size] for slot in slots if _CRC.pack(zlib.crc32(slot[: _SLOT.size])) == slot[_SLOT.size :]]
+    count, *fields = max((_SLOT.unpack(slot) for slot in intact), default=(0,))
+    if len(raw) != 2 * _SLOT_BYTES or not intact or not all(any(slot) for slot in slots):
         raise StoreDamaged(
             f"heart: {path} is damaged, so missing acknowledged work would not be noticed. Restore a backup. To start without this"
             " check once, delete the file"

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from tenantq.errors import Erased, Invalid, KmsError, KmsUnavailable, SealBroken, StoreFailed, TenantqError
+from tenantq.errors import DecryptionFailed, Erased, Invalid, KmsError, KmsUnavailable, StoreFailed, TenantqError
 from tenantq.kms.interface import KeyRef, Kms
 from tenantq.runtime.clock import Clock
 from tenantq.vault.envelope import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
 from tenantq.vault.key_cache import KeyCache
 from tenantq.vault.settings import KeyPolicy, VaultSettings
-from tenantq.vault.single_flight import SingleFlight, Spawn, Work
+from tenantq.vault.single_flight import JointWork, SingleFlight, Spawn
 from tenantq.vault.wrapped_key import DataKeyStore, WrappedKey
 
 log = logging.getLogger("tenantq")
@@ -122,7 +122,7 @@ class TenantKeys:
         if missing:
             found = await asyncio.gather(*(self._fetch(number) for number in missing), return_exceptions=True)
             for outcome in found:
-                if isinstance(outcome, BaseException) and not isinstance(outcome, SealBroken):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, DecryptionFailed):
                     raise outcome
         now = self._context.clock.monotonic_ms()
         for number in numbers:
@@ -254,7 +254,7 @@ class TenantKeys:
         started = self._context.clock.monotonic_ms()
         try:
             self._hold(number, await self._unwrapped(number), started)
-        except SealBroken:
+        except DecryptionFailed:
             if len(self.broken) >= _BROKEN_MAX:
                 self.broken.clear()
             self.broken.add(number)
@@ -264,7 +264,7 @@ class TenantKeys:
         listed = await self._context.store.list(self.tenant_id)
         wrapped = listed.get(number)
         if wrapped is None:
-            raise SealBroken(f"Data key {number} does not exist.") if listed else Erased
+            raise DecryptionFailed(f"Data key {number} does not exist.") if listed else Erased
         if number == self.current < max(listed):
             self._in_background("rotate", self._rotate_if_due)  # another process has rotated
         ref = wrapped.key
@@ -274,7 +274,7 @@ class TenantKeys:
         """Cache a key. Its age counts from before the call that unwrapped it."""
         self._raise_if_erased()
         if len(plain) != KEY_BYTES:
-            raise SealBroken(f"Data key {number} has the wrong length.")
+            raise DecryptionFailed(f"Data key {number} has the wrong length.")
         kind = TenantSecret if number == SECRET else DataKey
         key: PlainKey = kind(self.tenant_id, number, plain)
         age_max_ms = self._context.settings.key_age_max_ms
@@ -378,7 +378,7 @@ class TenantKeys:
         if key is not None and now >= key.refresh_at and now >= self._renew_after:
             self._in_background(number, lambda: self._unwrap(number))
 
-    def _in_background(self, name: str | int, work: Work) -> None:
+    def _in_background(self, name: str | int, work: JointWork) -> None:
         if name not in self._flights:
             self._flights.begin(name, work).add_done_callback(self._renewal_done)
 

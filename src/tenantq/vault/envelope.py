@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenantq.domain.limits import ENCRYPTION_BYTES
-from tenantq.errors import Invalid, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid
 from tenantq.runtime.randomness import id_text
 
-Kind = Literal["body", "attributes", "result"]
+Field = Literal["body", "attributes", "result"]
 
 FORMAT: Final = 0xE1
 KEY_BYTES: Final = 32
@@ -47,9 +47,9 @@ _ID_BYTES: Final = 16
 
 
 def key_number(blob: bytes) -> int:
-    """Return the number of the data key of an envelope. Raises SealBroken if the bytes are not an envelope."""
+    """Return the number of the data key of an envelope. Raises DecryptionFailed if the bytes are not an envelope."""
     if len(blob) < OVERHEAD_BYTES or blob[0] != FORMAT:
-        raise SealBroken("The stored bytes are not an encrypted message in a format that this version reads.")
+        raise DecryptionFailed("The stored bytes are not an encrypted message in a format that this version reads.")
     return int.from_bytes(blob[1:5])
 
 
@@ -78,18 +78,18 @@ class DataKey(PlainKey):
         self._head = _HEAD.pack(FORMAT, number)
         self._places = {kind: _PLACE.pack(FORMAT, number, tenant_id, code) for kind, code in _KINDS.items()}
 
-    def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes, nonce: bytes) -> bytes:
+    def encrypt(self, queue: str, id: bytes, kind: Field, plaintext: bytes, nonce: bytes) -> bytes:
         return self.encrypt_many(queue, kind, [id], [plaintext], nonce)[0]
 
-    def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:
-        """Return the plaintext of one envelope. Raises SealBroken."""
+    def decrypt(self, queue: str, id: bytes, kind: Field, blob: bytes) -> bytes:
+        """Return the plaintext of one envelope. Raises DecryptionFailed."""
         (plaintext,) = self.decrypt_many(queue, kind, [id], [blob])
-        if isinstance(plaintext, SealBroken):
+        if isinstance(plaintext, DecryptionFailed):
             raise plaintext
         return plaintext
 
     def encrypt_many(
-        self, queue: str, kind: Kind, ids: Sequence[bytes], plaintexts: Sequence[bytes], nonces: bytes
+        self, queue: str, kind: Field, ids: Sequence[bytes], plaintexts: Sequence[bytes], nonces: bytes
     ) -> list[bytes]:
         """Return the envelopes of ``plaintexts``. ``nonces`` has NONCE_BYTES of strong randomness for each, used once."""
         head, encrypt, place, name = self._head, self._encrypt, self._place(kind, ids), queue.encode()
@@ -102,11 +102,11 @@ class DataKey(PlainKey):
         return records
 
     def decrypt_many(
-        self, queue: str, kind: Kind, ids: Sequence[bytes], blobs: Sequence[bytes]
-    ) -> list[bytes | SealBroken]:
+        self, queue: str, kind: Field, ids: Sequence[bytes], blobs: Sequence[bytes]
+    ) -> list[bytes | DecryptionFailed]:
         """Return the plaintext of each envelope, or the error if it is damaged or belongs to another key or place."""
         head, decrypt, place, name = self._head, self._decrypt, self._place(kind, ids), queue.encode()
-        plaintexts: list[bytes | SealBroken] = []
+        plaintexts: list[bytes | DecryptionFailed] = []
         for id, blob in zip(ids, blobs, strict=True):
             if blob[:5] != head:
                 plaintexts.append(_broken(queue, id))
@@ -117,7 +117,7 @@ class DataKey(PlainKey):
                 plaintexts.append(_broken(queue, id))
         return plaintexts
 
-    def _place(self, kind: Kind, ids: Sequence[bytes]) -> bytes:
+    def _place(self, kind: Field, ids: Sequence[bytes]) -> bytes:
         place = self._places.get(kind)
         if place is None or any(len(id) != _ID_BYTES for id in ids):
             raise Invalid(
@@ -126,8 +126,8 @@ class DataKey(PlainKey):
         return place
 
 
-def _broken(queue: str, id: bytes) -> SealBroken:
-    return SealBroken(queue=queue, id=id_text(id))
+def _broken(queue: str, id: bytes) -> DecryptionFailed:
+    return DecryptionFailed(queue=queue, id=id_text(id))
 
 
 class TenantSecret(PlainKey):

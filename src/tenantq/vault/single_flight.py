@@ -6,7 +6,7 @@ from typing import Any
 
 from tenantq.errors import KmsUnavailable, TenantqError
 
-Work = Callable[[], Coroutine[Any, Any, None]]
+JointWork = Callable[[], Coroutine[Any, Any, None]]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
@@ -23,7 +23,7 @@ class SingleFlight:
     def __contains__(self, name: str | int) -> bool:
         return name in self._tasks
 
-    def begin(self, name: str | int, work: Work) -> asyncio.Task[None]:
+    def begin(self, name: str | int, work: JointWork) -> asyncio.Task[None]:
         """Return the task of this name, started if necessary."""
         task = self._tasks.get(name)
         if task is None:
@@ -31,7 +31,7 @@ class SingleFlight:
             task.add_done_callback(lambda _: self._tasks.pop(name, None))
         return task
 
-    async def join(self, name: str | int, work: Work) -> None:
+    async def join(self, name: str | int, work: JointWork) -> None:
         """Wait for the task of this name, started if necessary. Cancelling a caller does not cancel the task."""
         task = self.begin(name, work)
         await asyncio.wait((task,))

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq.errors import Erased, KmsUnavailable, SealBroken, TenantqError
+from tenantq.errors import DecryptionFailed, Erased, KmsUnavailable, TenantqError
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import id_text
 from tenantq.vault.data_keys import SECRET, TenantKeys, VaultContext
-from tenantq.vault.envelope import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Kind, TenantSecret, key_number
+from tenantq.vault.envelope import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Field, TenantSecret, key_number
 from tenantq.vault.key_cache import KeyCache
 from tenantq.vault.settings import KeyPolicy, VaultSettings
 from tenantq.vault.wrapped_key import DataKeyStore
@@ -60,7 +60,7 @@ class TenantCipher:
         self._now = clock.monotonic_ms
         self._random_bytes = random_bytes
 
-    def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes) -> bytes:
+    def encrypt(self, queue: str, id: bytes, kind: Field, plaintext: bytes) -> bytes:
         """Return the envelope of ``plaintext``, bound to this tenant, queue, message id and kind."""
         return self._encrypted(queue, kind, [id], [plaintext])[0]
 
@@ -68,7 +68,7 @@ class TenantCipher:
         """Return the envelopes of many bodies, faster than ``encrypt`` for each."""
         return self._encrypted(queue, "body", ids, bodies)
 
-    def _encrypted(self, queue: str, kind: Kind, ids: Sequence[bytes], plaintexts: Sequence[bytes]) -> list[bytes]:
+    def _encrypted(self, queue: str, kind: Field, ids: Sequence[bytes], plaintexts: Sequence[bytes]) -> list[bytes]:
         keys, count = self._keys, len(plaintexts)
         key = self._held.get(keys.current)
         if not isinstance(key, DataKey) or keys.uses_left < count or self._now() >= key.expires_at:
@@ -76,28 +76,30 @@ class TenantCipher:
         keys.uses_left -= count
         return key.encrypt_many(queue, kind, ids, plaintexts, self._random_bytes(NONCE_BYTES * count))
 
-    def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:
-        """Return the plaintext of an envelope. ``queue`` is its original queue. Raises SealBroken, Erased or KmsUnavailable."""
+    def decrypt(self, queue: str, id: bytes, kind: Field, blob: bytes) -> bytes:
+        """Return the plaintext of an envelope. ``queue`` is its original queue. Raises DecryptionFailed, Erased or KmsUnavailable."""
         number = key_number(blob)
         key = self._held.get(number)
         if not isinstance(key, DataKey) or self._now() >= key.expires_at:
             if number == SECRET or number in self._keys.broken:
-                raise SealBroken(queue=queue, id=id_text(id))
+                raise DecryptionFailed(queue=queue, id=id_text(id))
             raise self._not_loaded()
         return key.decrypt(queue, id, kind, blob)
 
-    def decrypt_bodies(self, queue: str, ids: Sequence[bytes], blobs: Sequence[bytes]) -> list[bytes | SealBroken]:
-        """Return the plaintext of many bodies, or in its place a SealBroken. Raises Erased or KmsUnavailable."""
+    def decrypt_bodies(
+        self, queue: str, ids: Sequence[bytes], blobs: Sequence[bytes]
+    ) -> list[bytes | DecryptionFailed]:
+        """Return the plaintext of many bodies, or in its place a DecryptionFailed. Raises Erased or KmsUnavailable."""
         if len({blob[:5] for blob in blobs}) == 1:
             key = self._held.get(int.from_bytes(blobs[0][1:5]))
             if isinstance(key, DataKey) and self._now() < key.expires_at:
                 return key.decrypt_many(queue, "body", ids, blobs)
         return [self._decrypt_or_error(queue, id, blob) for id, blob in zip(ids, blobs, strict=True)]
 
-    def _decrypt_or_error(self, queue: str, id: bytes, blob: bytes) -> bytes | SealBroken:
+    def _decrypt_or_error(self, queue: str, id: bytes, blob: bytes) -> bytes | DecryptionFailed:
         try:
             return self.decrypt(queue, id, "body", blob)
-        except SealBroken as error:
+        except DecryptionFailed as error:
             return error
 
     def digest(self, plaintext: bytes) -> bytes:

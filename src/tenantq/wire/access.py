@@ -8,18 +8,18 @@ from tenantq.domain.access import GRANTS_SOMETHING, Action, PlatformAction, Queu
 from tenantq.domain.limits import KeyName, PrincipalName, WallTime
 from tenantq.domain.schema_rules import at_least_one, given
 from tenantq.domain.validation import documented, items
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
-_Role = Annotated[str, documented(Role)]  # the service checks roles and actions: it may know more than a client
-_Action = Annotated[str, documented(Action)]
+_RoleText = Annotated[str, documented(Role)]  # the service checks roles and actions: it may know more than a client
+_ActionText = Annotated[str, documented(Action)]
 
 
 class GrantRequest(Wire, frozen=True, kw_only=True):
     """What a principal may do in the tenant. It replaces the stored grant."""
 
     json_rules: ClassVar[Any] = GRANTS_SOMETHING
-    role: _Role | None = None
-    actions: tuple[_Action, ...] = ()
+    role: _RoleText | None = None
+    actions: tuple[_ActionText, ...] = ()
     queues: QueuePatterns = ("*",)
     expires_at: WallTime | None = None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tenantq.domain.names import TargetName
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
 
 class AlertItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from tenantq.domain.validation import matching
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
 
 class BackupRequest(Wire, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
 
 class MemberItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -1,7 +1,7 @@
 """Replies about compliance controls."""
 
 from tenantq.domain.compliance import ControlStatus
-from tenantq.wire.kinds import WireReply
+from tenantq.wire.base_types import WireReply
 
 
 class EvidenceItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

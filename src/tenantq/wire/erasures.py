@@ -1,6 +1,6 @@
 """Certificates of erased tenants."""
 
-from tenantq.wire.kinds import WireReply
+from tenantq.wire.base_types import WireReply
 
 
 class ErasedKey(WireReply, frozen=True, kw_only=True):

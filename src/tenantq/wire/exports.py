@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from tenantq.domain import limits
 from tenantq.domain.schema_rules import exactly_one, given
 from tenantq.domain.validation import between, items, matching
-from tenantq.wire.kinds import Wire, WireReply, base64_of, text_of
+from tenantq.wire.base_types import Wire, WireReply, base64_of, text_of
 from tenantq.wire.messages import RESULT_RULES, MessageId, WireDeadLetter, WireHistory
 from tenantq.wire.tenants import HoldItem
 

@@ -8,7 +8,7 @@ from tenantq.domain import limits
 from tenantq.domain.names import QueueName, TenantName
 from tenantq.domain.schema_rules import exactly_one, given
 from tenantq.domain.validation import documented, items
-from tenantq.wire.kinds import Wire, WireError, WireReply, base64_of, text_of, uuid_format
+from tenantq.wire.base_types import Wire, WireError, WireReply, base64_of, text_of, uuid_format
 
 MessageId = Annotated[str, uuid_format]
 _Receipts = Annotated[list[str], items(1, limits.BATCH_MESSAGES_MAX)]

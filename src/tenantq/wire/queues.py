@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from tenantq.domain.limits import REDRIVE_IDS_MAX, Reason, RedriveLimit, RedriveRate
 from tenantq.domain.names import QueueName
 from tenantq.domain.validation import items
-from tenantq.wire.acts import SuspensionItem
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
+from tenantq.wire.lifecycle import SuspensionItem
 from tenantq.wire.messages import MessageId
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from tenantq.domain.limits import OptionalReason
 from tenantq.domain.names import PlanName, TemplateName
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 from tenantq.wire.templates import AppliedItem
 
 

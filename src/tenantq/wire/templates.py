@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from tenantq.domain.names import OptionalTenantName
 from tenantq.domain.validation import about
-from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.base_types import Wire, WireReply
 
 
 class TemplateItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -2,8 +2,8 @@
 
 from typing import Any, Literal
 
-from tenantq.wire.acts import SuspensionItem
-from tenantq.wire.kinds import WireReply
+from tenantq.wire.base_types import WireReply
+from tenantq.wire.lifecycle import SuspensionItem
 
 
 class HoldItem(WireReply, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class UsageReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 class PlaceItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """One place of a tenant's data."""
 
-    what: str  # messages, journal segments or backups
+    what: str  # messages, journal, journal segments or backups
     where: str
     region: str | None  # None: unknown
     allowed: bool  # by the tenant's regions

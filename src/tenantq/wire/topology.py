@@ -1,6 +1,6 @@
 """The reply about a server and its shards."""
 
-from tenantq.wire.kinds import WireReply
+from tenantq.wire.base_types import WireReply
 
 
 class ShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -12,7 +12,7 @@ from tenantq.errors import Invalid
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.randomness import Randomness
 
-Rule = Callable[[Received, Exception], int | None]
+RetryRule = Callable[[Received, Exception], int | None]
 """Returns the retry delay in milliseconds for a message and its error; None: the queue's backoff."""
 
 

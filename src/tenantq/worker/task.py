@@ -6,7 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.bodies import from_json
@@ -16,10 +16,7 @@ from tenantq.client.values import Added
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid
-from tenantq.worker.retry import Retry, Rule
-
-if TYPE_CHECKING:
-    from tenantq.worker.worker import Worker
+from tenantq.worker.retry import Retry, RetryRule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,17 +25,27 @@ TIMEOUT_MS_MAX = 24 * 3_600_000
 _WHOLE_MESSAGE = "message"
 
 
+class Producer(Protocol):
+    """Adds messages to queues."""
+
+    def enqueue(self, task: str, body: object, *, tenant: str | None = None, **options: Any) -> Added:
+        """Add a message. Blocks; not for coroutines."""
+
+    async def enqueue_async(self, task: str, body: object, *, tenant: str | None = None, **options: Any) -> Added:
+        """Add a message, from a coroutine."""
+
+
 class Task(Generic[P, R]):
     """The result of ``@worker.task``. Calling it calls the function; ``add`` adds a message for it."""
 
     def __init__(
         self,
-        worker: Worker,
+        producer: Producer,
         queue: str,
         function: Callable[P, R],
         *,
         timeout_ms: int | None,
-        retry: Retry | Rule | None,
+        retry: Retry | RetryRule | None,
         result: bool,
     ) -> None:
         self.queue = check_queue_name(queue)
@@ -54,7 +61,7 @@ class Task(Generic[P, R]):
         self.retry = retry
         self.result = result
         self.takes, self.takes_message_too = _parameters(self)
-        self._worker = worker
+        self._producer = producer
         self.__doc__ = inner.__doc__
 
     def __repr__(self) -> str:
@@ -66,11 +73,11 @@ class Task(Generic[P, R]):
 
     def add(self, body: object, **options: Any) -> Added:
         """Add a message for this task, with the options of ``Queue.add`` and ``tenant``. Blocks; not for coroutines."""
-        return self._worker.enqueue(self, body, **options)
+        return self._producer.enqueue(self.queue, body, **options)
 
     async def add_async(self, body: object, **options: Any) -> Added:
         """Add a message for this task, from a coroutine."""
-        return await self._worker.enqueue_async(self, body, **options)
+        return await self._producer.enqueue_async(self.queue, body, **options)
 
     def arguments(self, message: Received) -> tuple[Any, ...]:
         """Return the arguments for the handler. Raises Invalid if the body does not match its type."""

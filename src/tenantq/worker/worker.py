@@ -19,7 +19,7 @@ from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import between, check_field, matching
 from tenantq.errors import Invalid
 from tenantq.worker.plan import After, Before, Failure, WorkerPlan
-from tenantq.worker.retry import Retry, Rule
+from tenantq.worker.retry import Retry, RetryRule
 from tenantq.worker.run import WorkerRun
 from tenantq.worker.task import Task
 
@@ -104,7 +104,7 @@ class Worker:
     # ---- tasks and hooks ----
 
     def task(
-        self, queue: str, *, timeout_ms: int | None = None, retry: Retry | Rule | None = None, result: bool = False
+        self, queue: str, *, timeout_ms: int | None = None, retry: Retry | RetryRule | None = None, result: bool = False
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function as the handler of a queue.
 

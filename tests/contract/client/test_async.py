@@ -155,8 +155,8 @@ async def test_client_belongs_to_one_event_loop(async_settings: Settings) -> Non
     async with AsyncClient(settings=async_settings) as client:
         await client.health()
 
-        def elsewhere() -> None:
+        def in_thread() -> None:
             asyncio.run(client.queue("mail").stats())
 
         with pytest.raises(Invalid, match="event loop"):
-            await asyncio.to_thread(elsewhere)
+            await asyncio.to_thread(in_thread)

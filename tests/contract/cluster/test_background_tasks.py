@@ -55,11 +55,11 @@ class FaultyHolder(Holder):
 
     failures = 0
 
-    async def acquire(self, shard: int) -> None:
+    async def acquire(self, shard: int, is_assigned: Callable[[], bool]) -> None:
         if shard == 1 and not self.failures:
             self.failures += 1
             raise RuntimeError("can't start new thread")
-        await super().acquire(shard)
+        await super().acquire(shard, is_assigned)
 
 
 async def test_shard_that_cannot_be_opened_is_reported(

@@ -263,7 +263,7 @@ async def test_stopping_server_does_not_delay_a_handover_by_exports(shared_store
                     await asyncio.sleep(0.02)
         thread = host.thread(3)
         assert thread is not None
-        host.successors[3] = "successor"
+        host.successors[3] = (thread.epoch, "successor")
         thread.begin_close(exports=False, successor="successor")
         await asyncio.gather(*(host.release(shard, exports=True) for shard in (3, 4)))
         assert thread.not_owner().owner == "successor"

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.cluster import membership, shard_thread
+from tenantq.cluster.host import ShardHost
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
+from tenantq.store.shard_lease import CLAIM_S
 from tests.contract.cluster.hosts import SHARDS, client_of, host_settings, hosting, tenant_on
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from tenantq.cluster.membership import Membership
     from tenantq.server.cluster_member import HostServer
     from tests.contract.cluster.hosts import SharedStore
 
@@ -247,6 +250,47 @@ async def test_shard_serves_while_its_release_waits_for_an_export(
         assert not releasing.done()
         thread.run(ended.set)
         await releasing
+
+
+async def test_a_shard_on_its_way_to_a_draining_server_is_not_taken_by_it(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread still waits for the shard when the owner releases it to the next successor, where calls wait then."""
+    monkeypatch.setattr(membership, "JOIN_DELAY_MS", 600_000)
+    async with AsyncExitStack() as stack:
+        found: dict[str, tuple[Membership, ShardHost]] = {}
+        for number in range(3):
+            settings: dict[str, Any] = {"grace_ms": 0, **SECRET}
+            directory = tmp_path / str(number)
+            server = await stack.enter_async_context(hosting(directory, shared_store.url, "redirected", **settings))
+            assert server.membership is not None
+            assert server.host is not None
+            found[server.membership.id] = server.membership, server.host
+        (owner, owned), *others = found.values()
+        await until(lambda: len(owned.owned()) == SHARDS and len(owner.view.members) == 3)
+        for _, host in others:
+            monkeypatch.setattr(host, "waiting", set)
+        await owner.request_drain(owner.id, drain=True)
+        await until(lambda: owner.view.moves)
+        ((shard, target),) = owner.view.moves.items()
+        first, first_host = found[target]
+        (last_host,) = (host for member, host in others if member is not first)
+        await until(lambda: shard in ShardHost.waiting(first_host))
+        may_claim, acquire = asyncio.Event(), last_host.acquire
+
+        async def acquire_late(*arguments: Any) -> None:
+            await may_claim.wait()
+            await acquire(*arguments)
+
+        monkeypatch.setattr(last_host, "acquire", acquire_late)
+        monkeypatch.setattr(last_host, "waiting", lambda: {shard})
+        epoch = owned.owned()[shard]
+        await first.request_drain(first.id, drain=True)
+        await until(lambda: owner.handovers)
+        await asyncio.sleep(5 * CLAIM_S)
+        may_claim.set()
+        await until(lambda: last_host.owned().get(shard) or first_host.owned().get(shard))
+        assert last_host.owned().get(shard) == epoch + 1
 
 
 async def test_servers_of_two_clusters_do_not_communicate(shared_store: SharedStore, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def test_server_announces_a_reachable_address(shared_store: SharedStore, t
     message = await refused(tmp_path, shared_store, "reached", **everywhere)
     assert message == "cluster.peer: must be an address that other servers can reach, not 0.0.0.0:0."
     async with hosting(tmp_path, shared_store.url, "reached", http="0.0.0.0:0", rpc="0.0.0.0:0") as server:
-        (member,) = server.front.status.joined().view.members.values()
+        (member,) = server.frontend.status.joined().view.members.values()
         assert member.url == f"http://127.0.0.1:{server.port}"
         assert member.rpc == f"127.0.0.1:{server.rpc_port}"
 
@@ -148,7 +148,7 @@ async def test_peer_address_is_by_default_the_one_towards_the_store(
 
     monkeypatch.setattr(cluster_member, "address_towards", towards)
     async with hosting(tmp_path, shared_store.url, "routed", http="0.0.0.0:0") as server:
-        (member,) = server.front.status.joined().view.members.values()
+        (member,) = server.frontend.status.joined().view.members.values()
         assert member.peer_address.startswith("127.0.0.7:")
         assert not member.peer_address.endswith(":0")
         assert member.url == f"http://127.0.0.7:{server.port}"
@@ -165,7 +165,7 @@ async def test_servers_on_two_machines_need_addresses_of_the_network(
 
     on("one")
     async with hosting(tmp_path / "one", shared_store.url, "machines", grace_ms=0) as server:
-        (member,) = server.front.status.joined().view.members.values()
+        (member,) = server.frontend.status.joined().view.members.values()
         on("two")
         message = await refused_among_members(tmp_path / "two", shared_store, "machines")
         wanted = f"cluster.peer: member {member.id} runs on another machine and cannot reach this server at 127.0.0.1:"
@@ -177,7 +177,7 @@ async def test_servers_on_two_machines_need_addresses_of_the_network(
             f"cluster.peer: this server cannot reach member {member.id} at {member.peer_address} on another machine."
             " Set cluster.peer there and restart it, or wait a minute if it was killed."
         )
-        assert list(server.front.status.joined().view.members) == [member.id]
+        assert list(server.frontend.status.joined().view.members) == [member.id]
     async with hosting(tmp_path / "two", shared_store.url, "machines"):
         pass
 
@@ -233,8 +233,8 @@ async def test_tenant_that_cannot_be_created_is_not_placed(shared_store: SharedS
             assert (await put(f"free-{number}", regions=["us", "eu"] if number % 2 else []))[0] == 201
         theirs = {**REGIONAL, "shard": {"durability": "os", "region": "us"}}
         async with hosting(tmp_path / "us", shared_store.url, "refusals", **theirs) as other:
-            await until(lambda: other.front.status.joined().view.owner_of(1) is not None)
-            await until(lambda: server.front.status.joined().view.owner_of(3) is not None)
+            await until(lambda: other.frontend.status.joined().view.owner_of(1) is not None)
+            await until(lambda: server.frontend.status.joined().view.owner_of(3) is not None)
             assert await put("acme", regions=["us"]) == (201, "")
             noted = (await client.get("/v1/audit", params={"action": "put_tenant", "result": "ERROR"})).json()["rows"]
             assert {row["error_code"] for row in noted} == {"conflict", "invalid"}

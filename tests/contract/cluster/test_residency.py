@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 from redis.crc import key_slot
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.errors import WrongRegion
+from tenantq.rpc.kj_loop import kj_loop
 from tests.contract.cluster.hosts import TOKEN, client_of, hosting
 from tests.contract.cluster.test_members import until
+from tests.contract.cluster.test_tenant_moves import pin, wait_until_placed
+from tests.contract.rpc.client import RpcClient
 from tests.contract.sqs.sqs_server import client_of as sqs_client_of
 
 if TYPE_CHECKING:
@@ -38,19 +42,20 @@ class Regional(NamedTuple):
     via_us: httpx.AsyncClient
 
 
-async def regional(stack: AsyncExitStack, directory: Path, store: SharedStore, name: str) -> Regional:
+async def regional(stack: AsyncExitStack, directory: Path, store: SharedStore, name: str, **options: Any) -> Regional:
     """Run a server in the EU and one in the US, and create the tenant acme, which allows the EU only."""
     servers = []
     for region in REGIONS:
         settings: dict[str, Any] = {
             "cluster": {"shards": 4, "regions": REGIONS, "secret": "known to both servers"},
             "shard": {"durability": "os", "region": region},
+            **options,
         }
         servers.append(await stack.enter_async_context(hosting(directory / region, store.url, name, **settings)))
     clients = [await stack.enter_async_context(client_of(server)) for server in servers]
     both = Regional(servers[0], servers[1], clients[0], clients[1])
     for server in servers:
-        await until(lambda server=server: all(server.front.status.joined().view.owner_of(one) for one in range(4)))
+        await until(lambda server=server: all(server.frontend.status.joined().view.owner_of(one) for one in range(4)))
     assert (await both.via_eu.put("/v1/tenants/acme", json={"regions": ["eu"]})).status_code == 201
     assert (await both.via_eu.put("/v1/tenants/free", json={})).status_code == 201
     for tenant in ("acme", "free"):
@@ -77,6 +82,11 @@ async def test_contents_do_not_pass_through_a_server_in_another_region(
             await both.via_us.get(f"{QUEUE}/messages/{message['id']}/result"),
             await both.via_us.get(f"{QUEUE}/messages/{message['id']}/trace"),
             await both.via_us.get("/v1/tenants/acme/export"),
+            await both.via_us.get(f"{QUEUE}/digest"),
+            await both.via_us.post(f"{QUEUE}/import", json={"export": "0" * 32, "part": 1, "messages": []}),
+            await both.via_us.post(f"{QUEUE}/snapshots", json={}),
+            await both.via_us.get(f"{QUEUE}/snapshots/{'0' * 16}"),
+            await both.via_us.post(f"{QUEUE}/redrive", json={}),
         ]
         for reply in refused:
             assert (reply.status_code, reply.json()["code"], reply.json()["detail"]) == (421, "wrong_region", TEXT)
@@ -143,6 +153,28 @@ async def test_proof_names_the_servers_that_have_the_rows(primaries: TwoPrimarie
         assert proof["places"][0]["where"].endswith(f", on 127.0.0.1:{primaries.nodes[slot // 8_192].port}")
 
 
+async def test_proof_lists_the_journals_of_shards_that_a_tenant_has_left(
+    shared_store: SharedStore, tmp_path: Path
+) -> None:
+    """They name the tenant forever, also where it is not allowed any more."""
+    async with AsyncExitStack() as stack:
+        both = await regional(stack, tmp_path, shared_store, "regions-left", export={"enabled": True})
+        assert (await both.via_eu.put("/v1/tenants/left", json={"regions": ["us"]})).status_code == 201
+        assert (await both.via_us.post("/v1/tenants/left/queues/mail/messages", json=ADD)).status_code == 200
+        assert (await both.via_eu.put("/v1/tenants/left", json={"regions": ["eu", "us"]})).status_code == 200
+        await pin(both.via_eu, "left", 2)
+        assert await wait_until_placed(both.via_eu, "left") == 2
+
+        async def proof() -> tuple[bool, list[tuple[str, str, bool]]]:
+            found = (await both.via_eu.get("/v1/tenants/left/residency")).json()
+            return found["allowed"], [(one["what"], one["region"], one["allowed"]) for one in found["places"]]
+
+        here = [("messages", "eu", True), ("journal segments", "eu", True)]
+        assert await proof() == (True, [*here, ("journal", "us", True), ("journal segments", "us", True)])
+        assert (await both.via_eu.put("/v1/tenants/left", json={"regions": ["eu"]})).status_code == 200
+        assert await proof() == (False, [*here, ("journal", "us", False), ("journal segments", "us", False)])
+
+
 async def test_fleets_get_nothing_of_tenants_that_do_not_allow_their_region(
     shared_store: SharedStore, tmp_path: Path
 ) -> None:
@@ -159,20 +191,39 @@ async def test_fleets_get_nothing_of_tenants_that_do_not_allow_their_region(
 
 
 async def test_other_transports_are_refused_too(shared_store: SharedStore, tmp_path: Path) -> None:
-    """Amazon SQS through a server in the wrong region."""
+    """Amazon SQS and Cap'n Proto through a server in the wrong region. Nothing is added or leased."""
     async with AsyncExitStack() as stack:
-        both = await regional(stack, tmp_path, shared_store, "regions-transports")
+        both = await regional(stack, tmp_path, shared_store, "regions-transports", rpc="127.0.0.1:0")
         made = (await both.via_eu.post("/v1/tenants/acme/keys", json={"name": "k", "role": "tenant-admin"})).json()
 
-        def send(server: HostServer) -> None:
+        def ask(server: HostServer, method: str, **given: Any) -> None:
             client = sqs_client_of(f"http://127.0.0.1:{server.port}", made["key_id"], made["secret"])
             url = client.get_queue_url(QueueName="mail")["QueueUrl"]
-            client.send_message(QueueUrl=url, MessageBody="x")
+            getattr(client, method)(QueueUrl=url, **given)
 
-        await asyncio.to_thread(send, both.eu)
-        with pytest.raises(Exception, match="allows the regions eu"):
-            await asyncio.to_thread(send, both.us)
-        assert (await both.via_eu.get(QUEUE)).json()["ready"] == 2
+        await asyncio.to_thread(ask, both.eu, "send_message", MessageBody="x")
+        refused: list[tuple[str, dict[str, Any]]] = [
+            ("send_message", {"MessageBody": "x"}),
+            ("receive_message", {"WaitTimeSeconds": 1}),
+        ]
+        for method, given in refused:
+            with pytest.raises(ClientError, match="allows the regions eu"):
+                await asyncio.to_thread(ask, both.us, method, **given)
+        await stack.enter_async_context(kj_loop())
+        for server in (both.us, both.eu):
+            assert server.rpc_port is not None
+            client = await RpcClient.open(server.rpc_port)
+            await client.login(TOKEN)
+            if server is both.eu:
+                assert await client.add(b"z", queue="mail", tenant="acme")
+            else:
+                for call in ("add", "poll", "peek"):
+                    bodies = {"bodies": [b"z"]} if call == "add" else {}
+                    error = await client.refused(call, queue="mail", tenant="acme", **bodies)
+                    assert (error.code, error.message) == ("wrong_region", TEXT)
+            client.close()
+        counted = (await both.via_eu.get(QUEUE)).json()
+        assert (counted["ready"], counted["in_flight"]) == (3, 0)
 
 
 async def test_a_change_of_regions_takes_effect_everywhere(shared_store: SharedStore, tmp_path: Path) -> None:
@@ -188,7 +239,7 @@ async def test_a_change_of_regions_takes_effect_everywhere(shared_store: SharedS
         await until_true(lambda: added(200))
         assert (await both.via_eu.put("/v1/tenants/acme", json={"regions": ["eu"]})).status_code == 200
         assert await added(421)  # the owner knows it at once
-        misplaced = both.us.front.admission.residency.misplaced
+        misplaced = both.us.frontend.admission.residency.misplaced
         await until(lambda: "acme" in misplaced)
 
 

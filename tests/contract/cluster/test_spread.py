@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from tenantq.kms.server_keyring import create_keyring
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import add_one, added_status, spread, wait_until_spread
 from tests.contract.cluster.test_members import SECRET, pair
-from tests.contract.cluster.test_tenant_moves import drained
+from tests.contract.cluster.test_tenant_moves import drained, pin, wait_until_placed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tenantq.engine.operation import Operation
-    from tests.contract.cluster.hosts import SharedStore
+    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
 
 
 async def test_queues_are_spread_and_come_back(shared_store: SharedStore, tmp_path: Path) -> None:
@@ -323,3 +324,45 @@ async def test_a_part_out_of_reach_concerns_no_other_tenant(
         assert made.status_code == 201, made.text
         other = await client.put("/v1/tenants/default", json={"weight": 2})
         assert other.status_code == 200, other.text
+
+
+async def test_keys_of_a_tenant_have_its_name_wherever_they_are(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Operators find the same keys with SCAN after a move and after a spread, on the new shards only."""
+
+    def keys(id: int) -> dict[str, int]:
+        """Return the keys of a tenant's queues, each with its shard. All have its name."""
+        pattern = re.compile(rf"t:{{keys:(\d+)}}:(.*:{id:x}\.[0-9a-f]+:.*)")
+        texts = [key.decode() for node in primaries.nodes for key in node.client().scan_iter("t:{keys:*", count=10_000)]
+        found = {match[2]: int(match[1]) for text in texts if (match := pattern.fullmatch(text)) is not None}
+        assert all(name.startswith(f"{tenant}:") for name in found)
+        scanned = [
+            key for node in primaries.nodes for key in node.client().scan_iter(f"t:{{*}}:{tenant}:*", count=10_000)
+        ]
+        assert len(scanned) == len(found)
+        return found
+
+    async with hosting(tmp_path, primaries.url, "keys", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [2], "keys")
+        id = (await client.get(f"/v1/tenants/{tenant}")).json()["id"]
+        for number in range(4):
+            path = f"/v1/tenants/{tenant}/queues/q{number}"
+            messages = [{"body": "a", "group": "g", "key": "k"}, {"body": "b", "delay_ms": 60_000}, {"body": "c"}]
+            assert (await client.post(f"{path}/messages", json={"messages": messages})).status_code == 200
+            leased = (await client.post(f"{path}/poll", json={"lease_ms": 60_000})).json()["messages"]
+            assert len(leased) == 1
+        before = keys(id)
+        assert len(before) > 20
+        assert set(before.values()) == {2}
+
+        async def moved(*shards: int) -> None:
+            async with asyncio.timeout(20):
+                while set((found := keys(id)).values()) != set(shards) or found.keys() != before.keys():  # noqa: ASYNC110  # the source still deletes
+                    await asyncio.sleep(0.1)
+
+        await pin(client, tenant, 5)
+        assert await wait_until_placed(client, tenant) == 5
+        await moved(5)
+        shards = await spread(client, tenant, 3)
+        used = {spread_shard(tenant, queue, shards) for queue in ("work", *(f"q{number}" for number in range(4)))}
+        assert len(used) > 1
+        await moved(*{spread_shard(tenant, f"q{number}", shards) for number in range(4)})

@@ -23,7 +23,7 @@ from tests.contract.cluster.hosts import TOKEN, client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, pair
 from tests.contract.cluster.test_tenant_moves import drained, placement
-from tests.contract.moving.archive import files_of, lines
+from tests.contract.export_import.archive import files_of, lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -336,6 +336,10 @@ async def test_operators_get_clear_errors_about_placement(shared_store: SharedSt
             409,
             "shard 3 is in region us, and no server of that region is running. Start one first.",
         )
+        for body in ({"dedicated": True}, {"spread": SHARDS // 2}):  # the empty shards of that region are not chosen
+            planned = await client.put("/v1/cluster/tenants/free", json={**body, "dry_run": True})
+            assert (planned.status_code, planned.json()["region"]) == (200, "eu")
+            assert all(shard % 2 == 0 for shard in planned.json()["shards"])
         assert (await refused("default", {"shard": 1}))[0] == 409
         assert (await refused("acme", {}))[0] == 422
         assert (await refused("acme", {"pinned": False, "dedicated": True}))[0] == 422

@@ -59,4 +59,4 @@ async def test_rights_of_a_principal_are_gathered_from_all_tenants(server: FakeS
 
 
 def _replies(server: FakeServer) -> int:
-    return sum(server._listener.metrics.replies_total.values())
+    return sum(server._listener.context.metrics.replies_total.values())

@@ -259,8 +259,8 @@ def _poll_often(client: Client) -> None:
 
 
 def _replies(server: FakeServer) -> int:
-    return sum(server._listener.metrics.replies_total.values())
+    return sum(server._listener.context.metrics.replies_total.values())
 
 
 def _refused(server: FakeServer) -> int:
-    return server._listener.metrics.replies_total.get(403, 0)
+    return server._listener.context.metrics.replies_total.get(403, 0)

@@ -9,11 +9,11 @@ import pytest
 
 from tenantq.domain.message import Result
 from tenantq.errors import (
+    DecryptionFailed,
     Erased,
     KeyDisabled,
     KmsDenied,
     KmsUnavailable,
-    SealBroken,
     TenantqError,
     Unavailable,
 )
@@ -196,15 +196,15 @@ async def test_56_ciphertext_moved_to_another_message_queue_or_tenant_does_not_d
     here = await added(harness, "acme", "work", "mine")
     there = await added(harness, *other, "another's")
     swap(harness, here, there)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await harness.service.message_reads.get(owner, None, "work", here[2])
     page = await harness.service.message_reads.peek(owner, None, "work")
     assert {(one.body, one.body_error) for one in page.messages} == {(b"", "seal_broken")}
     for _ in range(2):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await harness.take(owner, "work", 1)
         if other == ("acme", "work"):
-            with pytest.raises(SealBroken):
+            with pytest.raises(DecryptionFailed):
                 await harness.take(owner, "work", 1)
         await harness.pass_time(1)
     assert await harness.take(owner, "work", 9) == []
@@ -236,7 +236,7 @@ async def test_56_plaintext_in_place_of_ciphertext_is_refused(harness: Encrypted
         batch = store.new_batch()
         batch.put(key, forged, store.m.handle)
         store.write(batch)
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await harness.service.message_reads.get(owner, None, "work", here[2])
 
 

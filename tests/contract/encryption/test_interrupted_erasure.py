@@ -11,8 +11,8 @@ from tenantq.engine.ops.import_part import ImportPart
 from tenantq.errors import Conflict, KmsUnavailable, LegalHold
 from tests.administration import tenants
 from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness
+from tests.contract.export_import.archive import import_export, lines, written
 from tests.contract.gates.harness import REASON
-from tests.contract.moving.archive import import_export, lines, written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

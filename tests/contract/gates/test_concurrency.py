@@ -11,7 +11,7 @@ import pytest
 from tenantq.domain.access import Grant
 from tenantq.errors import Busy, Forbidden, NotFound, QuotaExceeded, TenantqError, Unauthenticated
 from tenantq.service.gate_settings import GateSettings
-from tests.administration import put_tenant, queues, resume_queue, revoke_key
+from tests.administration import put_tenant, queues, revoke_key, unpause_queue
 from tests.contract.gates.service_calls import SERVICE_CALLS
 from tests.shards import message
 from tests.verbs import verbs
@@ -375,7 +375,7 @@ async def test_cancelled_calls_lose_no_slot(open_harness: OpenHarness, seed: int
         await harness.tenant(
             name, limits={"read": {"ops_per_sec": None}}, quotas={"in_flight": None, "consumers_per_queue": None}
         )
-        await resume_queue(harness.shard, name, "work")
+        await unpause_queue(harness.shard, name, "work")
         left |= {one.raw_id for one in await verbs(harness.shard).poll(name, "work", max=1_000)}
     assert added - acking <= left  # cancelled adds may have succeeded too
     assert not acked & left

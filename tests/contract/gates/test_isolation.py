@@ -46,7 +46,7 @@ QUEUE_CALLS: list[Act] = [
     ("get_queue", lambda s, c, t, i, r: s.queues.get(c, t, "work")),
     ("put_queue", lambda s, c, t, i, r: s.queues.put(c, t, "work", {"lease_ms": 1})),
     ("pause_queue", lambda s, c, t, i, r: s.queues.pause(c, t, "work")),
-    ("resume_queue", lambda s, c, t, i, r: s.queues.resume(c, t, "work")),
+    ("resume_queue", lambda s, c, t, i, r: s.queues.unpause(c, t, "work")),
     ("purge", lambda s, c, t, i, r: s.queues.purge(c, t, "work", confirm="work", reason=REASON)),
     ("delete_queue", lambda s, c, t, i, r: s.queues.delete(c, t, "work", confirm="work", reason=REASON)),
     ("redrive", lambda s, c, t, i, r: s.redrives.start(c, t, "work", filter=None)),  # type: ignore[arg-type]  # all of them

@@ -45,7 +45,7 @@ async def serve(fake: FakeService, clock: ManualClock) -> AsyncIterator[Serve]:
 
     async def serve_one(**settings: int) -> HttpListener:
         listener = HttpListener(cast("Service", fake), HttpSettings(**settings), clock=clock)
-        fake.include_metrics(listener.metrics)
+        fake.include_metrics(listener.context.metrics)
         await listener.start("127.0.0.1", 0)
         listeners.append(listener)
         return listener

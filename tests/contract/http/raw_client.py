@@ -6,11 +6,14 @@ import asyncio
 import json
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
+
+    from tenantq.http import HttpListener
+    from tenantq.http.connection import HttpConnection
 
 PATIENCE_S = 20  # a test that waits this long has failed
 
@@ -114,3 +117,8 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 ADD = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}')
 LONG_POLL = post("/v1/queues/work/poll", '{"wait_ms":60000}')
+
+
+def connections_of(listener: HttpListener) -> set[HttpConnection]:
+    """Return the open connections of a listener."""
+    return cast("set[HttpConnection]", listener.context.connections)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.http.raw_client import ADD, get, post, until_not
+from tests.contract.http.raw_client import ADD, connections_of, get, post, until_not
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def still_serving(listener: HttpListener, connect: Connect) -> AsyncIterat
     """Check after every test that the server replies and holds nothing."""
     yield
     assert (await (await connect(listener)).ask(ADD)).status == 200
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ async def test_chunked_body_above_the_limit_is_refused_while_it_is_read(serve: S
         client.send(b"400\r\n" + b" " * 1_024 + b"\r\n")
     reply = await client.reply()
     assert (reply.status, reply.json()["code"]) == (413, "too_large")
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_tiny_chunks_count_by_their_bytes(serve: Serve, connect: Connect) -> None:
@@ -335,14 +335,14 @@ async def test_tiny_chunks_take_no_more_memory_than_they_count_for(listener: Htt
     """They are joined into few pieces, so the limit on buffered bytes limits memory."""
     client = await connect(listener)
     client.send(CHUNKED + b"1\r\n \r\n" * 50_000)
-    await until_not(lambda: listener.buffered_bytes < 50_000)
-    (connection,) = listener.connections
+    await until_not(lambda: listener.context.buffered_bytes < 50_000)
+    (connection,) = connections_of(listener)
     parser = connection._parser
     held = [*parser._blocks, *parser._parts, parser._more]
     assert sum(map(len, held)) == 50_000 - 1  # the first is the request's
     assert sum(map(sys.getsizeof, held)) < 100_000
     client.reset()
-    await until_not(lambda: listener.connections)
+    await until_not(lambda: listener.context.connections)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ async def test_compressed_bodies_are_inflated(listener: HttpListener, connect: C
         body = gzip.compress(b'{"messages":[{"body":"%b"}]}' % (b"z" * size))
         assert (await client.ask(post(PATH, body, "Content-Encoding: gzip"))).status == 200
         assert fake.calls[-1][2][2][0].body == b"z" * size
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_compression_bomb_is_refused_while_it_is_inflated(serve: Serve, connect: Connect) -> None:
@@ -408,7 +408,7 @@ async def test_total_buffered_body_bytes_are_limited(serve: Serve, connect: Conn
     assert (reply.status, reply.json()["code"], reply.headers["retry-after"]) == (503, "unavailable", "1")
     fake.held.set()
     assert (await first.reply()).status == 200
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
     assert (await (await connect(listener)).ask(request)).status == 200
 
 
@@ -419,24 +419,24 @@ async def test_large_unfinished_bodies_give_way_to_smaller_ones(serve: Serve, co
     hoarders = [await connect(listener) for _ in range(2)]
     for hoarder in hoarders:
         hoarder.send(large[:-10])
-    await until_not(lambda: listener.buffered_bytes < 98_000)
+    await until_not(lambda: listener.context.buffered_bytes < 98_000)
     for size in (10_000, 20_000, 30_000):
         client = await connect(listener)
         assert (await client.ask(post(PATH, '{"messages":[{"body":"' + "x" * size + '"}]}'))).status == 200
     for hoarder in hoarders:
         hoarder.send(large[-10:])
     assert sorted([(await hoarder.reply()).status for hoarder in hoarders]) == [200, 503]
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_unfinished_body_is_freed_with_its_connection(listener: HttpListener, connect: Connect) -> None:
     """Its buffered bytes are released."""
     client = await connect(listener)
     client.send(ADD[:-1])
-    await until_not(lambda: listener.buffered_bytes == 0)
+    await until_not(lambda: listener.context.buffered_bytes == 0)
     await client.close()
-    await until_not(lambda: listener.connections)
-    assert listener.buffered_bytes == 0
+    await until_not(lambda: listener.context.connections)
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_random_garbage_never_crashes_the_server(listener: HttpListener, connect: Connect) -> None:

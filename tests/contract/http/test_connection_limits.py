@@ -34,14 +34,14 @@ async def test_silent_connections_without_a_credential_are_evicted(serve: Serve,
     assert (await known.ask(_add("key"))).status == 200
     silent = [await connect(listener) for _ in range(12)]
     silent[-1].send(b"POST /v1/que")  # half a head counts as silence
-    await until_not(lambda: listener.metrics.connections_total < 13)
+    await until_not(lambda: listener.context.metrics.connections_total < 13)
     for client in silent[:-3]:
         assert await client.rest() == b""
     assert (await (await connect(listener)).ask(_add("other"))).status == 200
     assert (await known.ask(_add("key"))).status == 200
     assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
-    assert listener.table.evicted_total == {"address": 11, "credential": 0, "server": 0}
-    assert listener.metrics.connections_refused_total == 0
+    assert listener.context.table.evicted_total == {"address": 11, "credential": 0, "server": 0}
+    assert listener.context.metrics.connections_refused_total == 0
 
 
 async def test_one_address_cannot_take_all_connections(serve: Serve, connect: Connect) -> None:
@@ -53,7 +53,7 @@ async def test_one_address_cannot_take_all_connections(serve: Serve, connect: Co
     reply = await (await connect(listener)).reply()
     assert (reply.status, reply.json()["code"]) == (503, "unavailable")
     await clients[0].close()
-    await until_not(lambda: len(listener.connections) == 4)
+    await until_not(lambda: len(listener.context.connections) == 4)
     assert (await (await connect(listener)).ask(_add("key"))).status == 200
 
 
@@ -73,7 +73,7 @@ async def test_one_credential_cannot_take_all_connections(serve: Serve, connect:
     reply = await fourth.ask(_add("key"))
     assert (reply.status, reply.headers["connection"]) == (200, "close")
     assert await fourth.rest() == b""
-    assert listener.table.evicted_total["credential"] == 1
+    assert listener.context.table.evicted_total["credential"] == 1
 
 
 async def test_refused_credential_does_not_protect_a_connection(
@@ -111,13 +111,13 @@ async def test_unfinished_tls_handshakes_are_evicted(
     await listener.start("127.0.0.1", 0, _files(tmp_path))
     try:
         silent = [await connect(listener) for _ in range(10)]
-        await until_not(lambda: listener.table.evicted_total["address"] < 6)
+        await until_not(lambda: listener.context.table.evicted_total["address"] < 6)
         assert [await client.rest() for client in silent[:6]] == [b""] * 6
         client = await connect(listener, trusting(authority))
         assert (await client.ask(_add("key"))).status == 200
-        assert len(listener.table) == 4
+        assert len(listener.context.table) == 4
         more = [await connect(listener) for _ in range(10)]
-        await until_not(lambda: listener.table.evicted_total["address"] < 17)
+        await until_not(lambda: listener.context.table.evicted_total["address"] < 17)
         assert (await client.ask(_add("key"))).status == 200
         assert await more[0].rest() == b""
     finally:
@@ -125,7 +125,7 @@ async def test_unfinished_tls_handshakes_are_evicted(
         await asyncio.sleep(0)
         await listener.close()
         await closing
-    assert len(listener.table) == 0
+    assert len(listener.context.table) == 0
 
 
 async def test_first_bytes_after_a_handshake_are_not_lost(

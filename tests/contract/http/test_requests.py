@@ -9,7 +9,7 @@ import pytest
 
 from tenantq.domain.message import Delivery
 from tenantq.errors import Unauthenticated
-from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
+from tests.contract.http.raw_client import ADD, LONG_POLL, connections_of, get, post, until_not
 
 if TYPE_CHECKING:
     from tenantq.http import HttpListener
@@ -24,7 +24,7 @@ async def test_connection_serves_many_requests(listener: HttpListener, connect: 
         reply = await client.ask(ADD)
         assert reply.status == 200
         assert "connection" not in reply.headers
-    assert len(listener.connections) == 1
+    assert len(listener.context.connections) == 1
 
 
 async def test_pipelined_requests_are_answered_in_order(
@@ -50,7 +50,7 @@ async def test_flood_of_pipelined_requests_stops_being_read(serve: Serve, connec
     count = 20_000
     client.send(ADD + get("/healthz") * count)
     await fake.asked.wait()
-    (connection,) = listener.connections
+    (connection,) = connections_of(listener)
     for _ in range(50):
         await asyncio.sleep(0.001)
         assert len(connection._requests) < 600  # what one slice of input can contain
@@ -76,7 +76,7 @@ async def test_large_body_in_many_parts(listener: HttpListener, connect: Connect
     reply = await client.ask(post("/v1/queues/work/messages", f'{{"messages":[{{"body":"{body}"}}]}}'))
     assert reply.status == 200
     assert fake.calls[0][2][2][0].body == body.encode()
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_chunked_body(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
@@ -244,7 +244,7 @@ async def test_client_that_leaves_cancels_its_long_poll(
     client.send(LONG_POLL)
     await fake.asked.wait()
     await client.close()
-    await until_not(lambda: fake.given_up == 0 or listener.connections)
+    await until_not(lambda: fake.given_up == 0 or listener.context.connections)
 
 
 async def test_client_that_leaves_does_not_cancel_its_add(
@@ -256,11 +256,11 @@ async def test_client_that_leaves_does_not_cancel_its_add(
     client.send(ADD)
     await fake.asked.wait()
     client.reset()
-    await until_not(lambda: listener.connections)
+    await until_not(lambda: listener.context.connections)
     fake.held.set()
     await asyncio.sleep(0)
     assert fake.given_up == 0
-    assert listener.buffered_bytes == 0
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_half_closed_client_still_gets_its_replies(
@@ -311,6 +311,6 @@ async def test_too_many_connections_are_refused(serve: Serve, connect: Connect) 
     assert (reply.status, reply.json()["code"], reply.headers["retry-after"]) == (503, "unavailable", "1")
     assert await third.rest() == b""
     await clients[0].close()
-    await until_not(lambda: len(listener.connections) == 2)
+    await until_not(lambda: len(listener.context.connections) == 2)
     assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
-    assert listener.metrics.connections_refused_total == 1
+    assert listener.context.metrics.connections_refused_total == 1

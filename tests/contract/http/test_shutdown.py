@@ -9,7 +9,7 @@ import pytest
 
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
-from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
+from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, connections_of, get, post, until_not
 from tests.contract.http.real_server import ADMIN
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def test_partly_received_request_may_finish(listener: HttpListener, connec
     adder, poller = await connect(listener), await connect(listener)
     adder.send(ADD[:-5])
     poller.send(LONG_POLL[:-5])
-    await until_not(lambda: sum(connection._parser.body_bytes > 0 for connection in listener.connections) < 2)
+    await until_not(lambda: sum(connection._parser.body_bytes > 0 for connection in connections_of(listener)) < 2)
     closing = asyncio.ensure_future(listener.close())
     await asyncio.sleep(0)
     assert (await adder.ask(ADD[-5:])).headers["connection"] == "close"
@@ -106,7 +106,7 @@ async def test_70_second_close_is_immediate(listener: HttpListener, connect: Con
     async with asyncio.timeout(20):
         await listener.close()
         await first
-    assert not listener.connections
+    assert not listener.context.connections
     assert await client.rest() == b""
     fake.held.set()
 

@@ -10,7 +10,7 @@ import pytest
 from tenantq.domain.message import Delivery
 from tenantq.http.request_parser import BODY
 from tenantq.runtime.listener import TICK_MS
-from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
+from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, connections_of, get, post, until_not
 
 if TYPE_CHECKING:
     from tenantq.http import HttpListener
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 async def stage_reached(listener: HttpListener, stage: str) -> None:
     """Wait until the parser of the only connection is at ``stage``."""
-    await until_not(lambda: [connection._parser.stage.name for connection in listener.connections] != [stage])
+    await until_not(lambda: [connection._parser.stage.name for connection in connections_of(listener)] != [stage])
 
 
 async def body_received(connection: HttpConnection, body_bytes: int) -> None:
@@ -55,7 +55,7 @@ async def test_unfinished_headers_time_out(listener: HttpListener, connect: Conn
     reply = await client.reply()
     assert (reply.status, reply.json()["code"], reply.headers["connection"]) == (408, "unavailable", "close")
     assert await client.rest() == b""
-    assert listener.metrics.cut_total["head"] == 1
+    assert listener.context.metrics.cut_total["head"] == 1
 
 
 async def test_body_without_progress_times_out(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
@@ -71,7 +71,7 @@ async def test_body_without_progress_times_out(listener: HttpListener, connect: 
     clock.advance(1_000 + TICK_MS)
     assert (await client.reply()).status == 408
     assert await client.rest() == b""
-    assert (listener.metrics.cut_total["body"], listener.buffered_bytes) == (1, 0)
+    assert (listener.context.metrics.cut_total["body"], listener.context.buffered_bytes) == (1, 0)
 
 
 async def test_slow_body_with_progress_does_not_time_out(
@@ -83,7 +83,7 @@ async def test_slow_body_with_progress_does_not_time_out(
     request = post("/v1/queues/q/messages", body)
     client.send(request[:-20_000])
     await stage_reached(listener, "BODY")
-    (connection,) = listener.connections
+    (connection,) = connections_of(listener)
     for at in range(len(request) - 20_000, len(request), 2_000):
         client.send(request[at : at + 2_000])
         await body_received(connection, at + 2_000 - request.index(b"{"))
@@ -101,7 +101,7 @@ async def test_idle_connections_are_closed(listener: HttpListener, connect: Conn
     clock.advance(1_000 + TICK_MS)
     assert await fresh.rest() == b""
     assert await used.rest() == b""
-    assert listener.metrics.cut_total["idle"] == 2
+    assert listener.context.metrics.cut_total["idle"] == 2
 
 
 async def test_request_restarts_the_idle_time(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
@@ -134,18 +134,18 @@ async def test_client_that_does_not_read_is_disconnected(
     client = await connect(listener)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport can read
     client.send(post("/v1/queues/q/poll", "{}") * 100)
-    (connection,) = listener.connections
+    (connection,) = connections_of(listener)
     await until_not(lambda: connection._writable is None)
     await asyncio.sleep(0.05)
     begun = len(fake.calls)
     assert begun < 40
     assert connection._transport.get_write_buffer_size() < 2_500_000
     clock.advance(20_000)
-    assert listener.connections
+    assert listener.context.connections
     assert len(fake.calls) == begun
     clock.advance(10_000 + 2 * TICK_MS)
-    await until_not(lambda: listener.connections)
-    assert listener.metrics.cut_total["write"] == 1
+    await until_not(lambda: listener.context.connections)
+    assert listener.context.metrics.cut_total["write"] == 1
 
 
 async def test_total_unsent_reply_bytes_are_limited(serve: Serve, connect: Connect, fake: FakeService) -> None:
@@ -157,8 +157,8 @@ async def test_total_unsent_reply_bytes_are_limited(serve: Serve, connect: Conne
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport can read
         client.send(post("/v1/queues/q/poll", "{}"))
     await until_not(lambda: len(fake.calls) < 12)
-    assert sum(connection.unsent_bytes() for connection in listener.connections) <= 30_000_000
-    assert listener.metrics.cut_total["write"] >= 1
+    assert sum(connection.unsent_bytes() for connection in listener.context.connections) <= 30_000_000
+    assert listener.context.metrics.cut_total["write"] >= 1
     assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
 
 
@@ -179,7 +179,7 @@ async def test_client_that_reads_slowly_is_served(
         got += len(part)
         await asyncio.sleep(0.005)
         clock.advance(1_000)
-    assert listener.metrics.cut_total["write"] == 0
+    assert listener.context.metrics.cut_total["write"] == 0
 
 
 async def test_refused_client_has_limited_time_to_read_the_error(
@@ -191,9 +191,9 @@ async def test_refused_client_has_limited_time_to_read_the_error(
     assert (await client.reply()).status == 400
     client.send(b"more" * 1_000)
     await asyncio.sleep(0.01)
-    assert len(listener.connections) == 1
+    assert len(listener.context.connections) == 1
     clock.advance(2_000 + TICK_MS)
-    await until_not(lambda: listener.connections)
+    await until_not(lambda: listener.context.connections)
 
 
 @pytest.mark.parametrize("slow", [b"G", b"GET / HTTP/1.1\r\n", ADD[:-1]])

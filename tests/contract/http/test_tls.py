@@ -159,7 +159,7 @@ async def test_changed_certificate_is_loaded_without_a_restart(
     clock.advance(1_000)
     assert await serial_of(listener, context) != before
     assert (await old.ask(get("/healthz"))).status == 200
-    assert listener.metrics.certificates_loaded_total == 2
+    assert listener.context.metrics.certificates_loaded_total == 2
 
 
 async def test_partly_replaced_certificate_pair_is_not_used(
@@ -179,7 +179,7 @@ async def test_partly_replaced_certificate_pair_is_not_used(
         clock.advance(1_000)
     assert "certificate not reloaded" in caplog.text
     assert await serial_of(listener, context) == before
-    assert listener.metrics.certificates_failed_total == 1
+    assert listener.context.metrics.certificates_failed_total == 1
     new_key.replace(tmp_path / "localhost.key")
     clock.advance(1_000)
     assert await serial_of(listener, context) != before

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
+from tenantq.domain.access import AuditResult
 from tenantq.domain.message import Caller
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.audit_query import AuditReader, Cursor
-from tenantq.journal.row_filter import AuditResult, JournalFilter, result_of
+from tenantq.journal.row_filter import JournalFilter, result_of
 from tenantq.journal.segment_index import SegmentIndex
 from tests.administration import put_tenant
 from tests.contract.journal.test_export import some_work

@@ -15,7 +15,7 @@ class RpcClient:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._client = capnp.TwoPartyClient(stream)
-        self.door = self._client.bootstrap().cast_as(SCHEMA.Tenantq)
+        self.bootstrap = self._client.bootstrap().cast_as(SCHEMA.Tenantq)
         self.session: Any = None
 
     @classmethod
@@ -25,7 +25,7 @@ class RpcClient:
 
     async def login(self, token: str) -> Any:
         """Log in, and return the reply."""
-        reply = await self.door.login(token=token, agent="tests")
+        reply = await self.bootstrap.login(token=token, agent="tests")
         if reply.which() == "ok":
             self.session = reply.session
         return reply

@@ -37,7 +37,7 @@ async def test_20_client_that_disconnects_while_polling_loses_no_message(server:
     leaver.close()
     with pytest.raises(capnp.KjException):
         await waiting
-    await until_not(lambda: len(_listener(server).connections) > 1)
+    await until_not(lambda: len(_listener(server).context.connections) > 1)
     (id,) = await stayer.add(b"x")
     assert [one.id for one in await stayer.poll()] == [id]
     assert server.service.admission.slots.in_flight == 0
@@ -62,10 +62,10 @@ async def test_add_of_a_disconnected_client_is_completed(server: Server, connect
     await until_not(lambda: not server.service.admission.slots.in_flight)
     client.close()
     await asyncio.gather(*adds, return_exceptions=True)
-    await until_not(lambda: server.service.admission.slots.in_flight or len(_listener(server).connections) > 1)
+    await until_not(lambda: server.service.admission.slots.in_flight or len(_listener(server).context.connections) > 1)
     stats = (await other.ask("stats")).stats
     assert stats.ready == stats.addedTotal > 0
-    assert _listener(server).buffered_bytes == 0
+    assert _listener(server).context.buffered_bytes == 0
 
 
 async def test_70_stop_ends_waiting_polls_and_keeps_leases(serve: Serve, connect: Connect) -> None:
@@ -87,7 +87,7 @@ async def test_70_stop_ends_waiting_polls_and_keeps_leases(serve: Serve, connect
 async def _begun_poll(server: Server) -> tuple[Any, Any]:
     """Return the connection and the call of a poll that is about to take its first step."""
     while True:
-        for connection in _listener(server).connections:
+        for connection in _listener(server).context.connections:
             for call in connection.calls:
                 if call._task is not None:
                     return connection, call
@@ -103,7 +103,7 @@ async def test_70_stop_answers_a_poll_that_has_just_arrived(server: Server, conn
     connection.drain()
     assert call._task.cancelling()
     assert await asyncio.wait_for(waiting, 10) == []
-    await until_not(lambda: bool(_listener(server).connections))
+    await until_not(lambda: bool(_listener(server).context.connections))
 
 
 async def test_poll_cancelled_at_its_start_leaves_nothing(server: Server, connect: Connect) -> None:
@@ -123,7 +123,7 @@ async def test_sessions_may_be_pipelined_and_are_limited(serve: Serve, connect: 
     """A call can precede the login reply; above the limit, logins are refused until a session is released."""
     server = await serve(rpc_listener=RpcSettings(sessions_max=2))
     client = await connect(server, None)
-    piped = client.door.login(token=ADMIN)
+    piped = client.bootstrap.login(token=ADMIN)
     reply = await piped.session.add(ref={"queue": "q"}, bodies=[b"x"])
     assert reply.which() == "messages"
     del piped
@@ -131,7 +131,7 @@ async def test_sessions_may_be_pipelined_and_are_limited(serve: Serve, connect: 
     assert (await client.login(ADMIN)).error.code == "unavailable"
     kept.clear()
     client.session = None
-    await until_not(lambda: any(connection.sessions for connection in _listener(server).connections))
+    await until_not(lambda: any(connection.sessions for connection in _listener(server).context.connections))
     assert (await client.login(ADMIN)).which() == "ok"
 
 
@@ -148,7 +148,7 @@ async def test_concurrent_logins_respect_the_session_limit(
         return await log_in(call)
 
     monkeypatch.setattr(server.service.access, "log_in", log_in_together)
-    replies = await asyncio.gather(*(client.door.login(token=ADMIN) for _ in range(6)))
+    replies = await asyncio.gather(*(client.bootstrap.login(token=ADMIN) for _ in range(6)))
     assert sorted(reply.which() for reply in replies) == ["error"] * 4 + ["ok"] * 2
     assert {reply.error.code for reply in replies if reply.which() == "error"} == {"unavailable"}
 
@@ -176,7 +176,7 @@ async def test_client_certificate_authenticates(tmp_path: Path, serve: Serve, co
     assert (await stranger.login("")).error.code == "unauthenticated"
     authority.issue("localhost")
     listener = _listener(server)
-    while listener.metrics.certificates_loaded_total < 2:
+    while listener.context.metrics.certificates_loaded_total < 2:
         listener._tls[0].reload_if_changed()
         await asyncio.sleep(0.005)
     again = await connect(server, None, ssl=context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import capnp
 import pytest
@@ -22,6 +22,7 @@ from tests.contract.rpc.client import RpcClient
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tenantq.rpc.connection import RpcConnection
     from tenantq.server import Server
     from tests.contract.rpc.conftest import Connect, Serve
 
@@ -71,7 +72,7 @@ async def record(server: Server, *calls: tuple[str, dict[str, Any]]) -> bytes:
 
     between = await asyncio.start_server(pass_on, "127.0.0.1", 0)
     client = await RpcClient.open(between.sockets[0].getsockname()[1])
-    session = client.door.login(token=ADMIN).session
+    session = client.bootstrap.login(token=ADMIN).session
     await asyncio.gather(*(getattr(session, method)(**given) for method, given in calls))
     client.close()
     between.close()
@@ -106,9 +107,13 @@ async def slow_listener(server: Server) -> AsyncIterator[RpcListener]:
     await closing
 
 
+def _connections(listener: RpcListener) -> set[RpcConnection]:
+    return cast("set[RpcConnection]", listener.context.connections)
+
+
 def _clock(listener: RpcListener) -> ManualClock:
-    assert isinstance(listener.clock, ManualClock)
-    return listener.clock
+    assert isinstance(listener.context.clock, ManualClock)
+    return listener.context.clock
 
 
 async def _serves(server: Server, connect: Connect) -> None:
@@ -138,7 +143,7 @@ async def test_oversized_claims_are_refused_and_closed(server: Server, table: by
     assert b"this is not Cap'n Proto" in said or said == b""
     listener = server.transports.rpc
     assert listener is not None
-    assert (listener.metrics.malformed_total, listener.buffered_bytes) == (1, 0)
+    assert (listener.context.metrics.malformed_total, listener.context.buffered_bytes) == (1, 0)
 
 
 async def test_garbage_closes_only_its_connection(server: Server, connect: Connect) -> None:
@@ -167,8 +172,8 @@ async def test_garbage_closes_only_its_connection(server: Server, connect: Conne
     await _serves(server, connect)
     listener = server.transports.rpc
     assert listener is not None
-    await until_not(lambda: len(listener.connections) > 1 or server.service.admission.slots.in_flight)
-    assert listener.buffered_bytes == 0
+    await until_not(lambda: len(listener.context.connections) > 1 or server.service.admission.slots.in_flight)
+    assert listener.context.buffered_bytes == 0
 
 
 async def test_pointers_to_the_same_bytes_are_refused(serve: Serve, connect: Connect) -> None:
@@ -206,7 +211,7 @@ async def test_client_that_does_not_read_is_disconnected(serve: Serve, connect: 
     raw = await Raw.open(server.rpc_port)
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport can
     raw.writer.write(peeks)
-    await until_not(lambda: not listener.metrics.cut_total["write"])
+    await until_not(lambda: not listener.context.metrics.cut_total["write"])
     raw.writer.close()
     await _serves(server, connect)
 
@@ -217,48 +222,48 @@ async def test_slow_clients_time_out(server: Server, slow_listener: RpcListener)
     stranger = await Raw.open(listener.port)
     client = await RpcClient.open(listener.port)
     await client.login(ADMIN)
-    assert len(listener.connections) == 2
-    clock.advance(listener.settings.login_timeout_ms + TICK_MS)
+    assert len(listener.context.connections) == 2
+    clock.advance(listener.context.settings.login_timeout_ms + TICK_MS)
     assert await stranger.rest() == b""
-    assert listener.metrics.cut_total == {"login": 1, "call": 0, "message": 0, "write": 0}
+    assert listener.context.metrics.cut_total == {"login": 1, "call": 0, "message": 0, "write": 0}
     assert (await client.ask("putQueue", config="{}")).which() == "queue"
     half = await record(server, ("add", {"bodies": [bytes(100_000)]}))
     raw = await Raw.open(listener.port)
     raw.writer.write(half[:-50_000])
-    await until_not(lambda: not any(connection.unfinished_bytes() for connection in listener.connections))
-    await until_not(lambda: not all(connection.sessions for connection in listener.connections))
-    assert listener.buffered_bytes > 100_000
-    clock.advance(listener.settings.message_timeout_ms)
-    clock.advance(listener.settings.message_timeout_ms + TICK_MS)
+    await until_not(lambda: not any(connection.unfinished_bytes() for connection in _connections(listener)))
+    await until_not(lambda: not all(connection.sessions for connection in _connections(listener)))
+    assert listener.context.buffered_bytes > 100_000
+    clock.advance(listener.context.settings.message_timeout_ms)
+    clock.advance(listener.context.settings.message_timeout_ms + TICK_MS)
     assert b"Traceback" not in await raw.rest()
-    assert (listener.metrics.cut_total["message"], listener.buffered_bytes) == (1, 0)
+    assert (listener.context.metrics.cut_total["message"], listener.context.buffered_bytes) == (1, 0)
     client.close()
 
 
 async def test_idle_connection_gets_a_message_and_is_closed(slow_listener: RpcListener) -> None:
     """Waiting polls and recent calls keep it open; messages that call nothing do not."""
     listener, clock = slow_listener, _clock(slow_listener)
-    nearly_ms = listener.settings.idle_timeout_ms - 2 * TICK_MS
+    nearly_ms = listener.context.settings.idle_timeout_ms - 2 * TICK_MS
     silent, waiting, busy, chatty = [await RpcClient.open(listener.port) for _ in range(4)]
     for client in (silent, waiting, busy, chatty):
         await client.login(ADMIN)
     await waiting.ask("putQueue", config="{}")
     poll = asyncio.ensure_future(waiting.ask("poll", waitMs=60_000))
-    await until_not(lambda: not any(connection.calls for connection in listener.connections))
+    await until_not(lambda: not any(connection.calls for connection in _connections(listener)))
     clock.advance(nearly_ms)
     assert (await busy.ask("stats")).which() == "stats"
-    door = chatty._client.bootstrap()
-    await until_not(lambda: sum(connection._bootstraps for connection in listener.connections) < 5)
+    bootstrap = chatty._client.bootstrap()
+    await until_not(lambda: sum(connection._bootstraps for connection in _connections(listener)) < 5)
     clock.advance(3 * TICK_MS)
-    await until_not(lambda: len(listener.connections) > 2)
-    assert listener.metrics.cut_total["call"] == 2
+    await until_not(lambda: len(listener.context.connections) > 2)
+    assert listener.context.metrics.cut_total["call"] == 2
     with pytest.raises(capnp.KjException, match="this connection was idle for too long"):
         await silent.ask("stats")
     assert (await busy.ask("add", bodies=[b"x"])).which() == "messages"
     assert [one.body for one in (await poll).messages] == [b"x"]
     clock.advance(nearly_ms)
-    assert len(listener.connections) == 2
-    del door
+    assert len(listener.context.connections) == 2
+    del bootstrap
     for client in (silent, waiting, busy, chatty):
         client.close()
 
@@ -291,7 +296,7 @@ async def test_calls_above_the_limit_of_a_connection_stay_unread(serve: Serve, c
     adds = [asyncio.ensure_future(client.add(b"x")) for _ in range(100)]
     most = 0
     while not all(add.done() for add in adds):
-        most = max(most, *(len(connection.calls) for connection in listener.connections))
+        most = max(most, *(len(connection.calls) for connection in _connections(listener)))
         await asyncio.sleep(0)
     assert len({id for add in adds for id in add.result()}) == 100
     assert most == 4

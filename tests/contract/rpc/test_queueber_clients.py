@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import capnp
 import pytest
 
-from tenantq.rpc import queueber
+from tenantq.rpc import queueber_leases
 from tenantq.rpc.settings import RpcSettings
 from tenantq.service.gate_settings import GateSettings
 from tests.contract.http.real_server import ADMIN
@@ -148,7 +148,7 @@ async def test_admitted_old_client_counts_as_logged_in(serve: Serve, old_client:
 
 async def test_leases_in_memory_are_limited(serve: Serve, old_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten, and its items return when it ends."""
-    monkeypatch.setattr(queueber, "ITEMS_MAX", 3)
+    monkeypatch.setattr(queueber_leases, "ITEMS_MAX", 3)
     old = await old_client(await serve(gates=OPEN))
     ids = await old.add(*(b"%d" % number for number in range(4)))
     first, _ = await old.poll(2)

@@ -12,10 +12,17 @@ import pytest
 
 from tenantq.backup.restore import restore_server
 from tenantq.cli.exit_codes import UNAVAILABLE, exit_code
-from tenantq.cluster.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.supervision import supervisor
 from tenantq.errors import StoreDamaged, StoreFailed
 from tenantq.runtime.backoff import Backoff
+from tenantq.store.shard_directories import (
+    check_there,
+    numbered_dirs,
+    remember_count,
+    shard_count,
+    shard_dir,
+    shard_dirs,
+)
 from tests.acceptance.command import ADMIN_TOKEN, call
 from tests.contract.shards.sharded import supervised
 

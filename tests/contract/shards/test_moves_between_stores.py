@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tenantq.cluster.tenant_arrivals import TenantArrivals
 from tenantq.cluster.tenant_directory import TenantPlacements
-from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.move import BeginArrival, FenceTenant
@@ -85,13 +86,13 @@ class Pair:
 @pytest.fixture
 async def pair(open_shard: OpenShard, tmp_path: Path) -> AsyncIterator[Pair]:
     """Return two shards with durability "os", whose timer syncs only after a minute."""
-    settings = ShardSettings(durability="os", sync_every_ms=60_000)
+    settings = ShardSettings(durability="os", sync_every_ms=60_000, region="eu")
     shards = [
         await open_shard(f"shard-{number}", settings=settings, clock=SystemClock(), first_tenant_id=1 + (number << 26))
         for number in range(2)
     ]
     with contextlib.closing(PlacementFile(tmp_path, create=True)) as stored:
-        await put_tenant(shards[0], NAME)
+        await put_tenant(shards[0], NAME, regions=["eu"])
         await put_queue(shards[0], NAME, "work")
         await shards[0].add(NAME, "work", [message() for _ in range(3)])
         stored.place_tenant(NAME, TenantPlacement(shard=0, moving_to=1))
@@ -127,7 +128,8 @@ async def test_a_lost_directory_row_destroys_no_copy(pair: Pair, order: tuple[in
         await pair.look(shard)
     assert pair.places() == [True, False]
     assert source.reads.stats(NAME, "work").ready == 3
-    assert pair.stored.placements()[1][NAME].shard == 0
+    row = pair.stored.placements()[1][NAME]
+    assert (row.shard, row.regions) == (0, ("eu",))  # bodies of calls elsewhere stay unread
     assert not target.state.catalog.arriving
 
 

@@ -241,3 +241,24 @@ def _data_keys(data: Path) -> int:
     """Return for how many tenants there are data keys next to the backups of the first shard."""
     (file,) = data.with_name("data-backups").glob("data-keys-*.json")
     return len(msgspec.json.decode(file.read_bytes())["keys"])
+
+
+def test_proof_lists_what_shards_keep_that_a_tenant_has_left(tmp_path: Path) -> None:
+    """Also after such a shard was removed: then nobody knows where its journal is."""
+    data = tmp_path / "data"
+    with sharded(data, "--shards", 2) as server:
+        tenant = server.tenant_on(1)
+        _place(server, tenant, shard=0)
+        assert _wait(server, tenant) == [0]
+        places = server.get(f"/v1/tenants/{tenant}/residency")["places"]
+        assert [one["what"] for one in places].count("journal") == 1
+        assert any(str(data / "shards" / "1") in one["where"] for one in places if one["what"] == "journal")
+        _place(server, tenant, spread=2)
+        _wait(server, tenant)
+        _place(server, tenant, spread=1)
+        _wait(server, tenant)
+        assert server.get(f"/v1/tenants/{tenant}/residency")["places"] == places
+        _stop(server)
+    with sharded(data, "--shards", 1) as server:
+        left = server.get(f"/v1/tenants/{tenant}/residency")["places"][-1]
+        assert left == {"what": "journal", "where": "shard 1, which was removed", "region": None, "allowed": True}

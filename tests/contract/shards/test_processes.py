@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import pytest
 
-from tenantq.cluster.layout import shard_dirs
 from tenantq.pipeline.reconciliation import read_counters
+from tenantq.store.shard_directories import shard_dirs
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment, read_until
 from tests.contract.shards.sharded import Sharded, sharded, until
 from tests.processes import alive, descendants

@@ -164,19 +164,19 @@ async def test_cancelling_the_last_caller_ends_the_request(clock: ManualClock) -
     assert await batcher.poll(1, 0) == [0]
 
 
-async def test_messages_dealt_to_a_caller_cancelled_meanwhile_are_released(clock: ManualClock) -> None:
+async def test_messages_shared_out_to_a_caller_cancelled_meanwhile_are_released(clock: ManualClock) -> None:
     """At once, because the answer has already arrived."""
     _, source, batcher = batcher_on(clock)
     source.fill(2)
     task = asyncio.create_task(batcher.poll(2, 0))
     await until(lambda: source.leased)
-    deal = batcher._share_out
+    share_out = batcher._share_out
 
-    def deal_and_cancel(*arguments: object) -> None:
-        deal(*arguments)  # type: ignore[arg-type]  # handed on as it came
+    def share_out_and_cancel(*arguments: object) -> None:
+        share_out(*arguments)  # type: ignore[arg-type]  # handed on as it came
         task.cancel()
 
-    batcher._share_out = deal_and_cancel  # type: ignore[method-assign,assignment]  # the moment between the deal and the waking
+    batcher._share_out = share_out_and_cancel  # type: ignore[method-assign,assignment]  # the moment between sharing out and the waking
     await turns()
     assert task.cancelled()
     assert source.released == [0, 1]

@@ -44,7 +44,7 @@ def request(*, repeatable: bool = True, patient: bool = True) -> ApiRequest[byte
     return ApiRequest(method="GET", target="/x", decode=bytes, repeatable=repeatable, patient=patient)
 
 
-def pauses(session: ClientSession) -> list[int]:
+def delays(session: ClientSession) -> list[int]:
     """Return the pauses that a session made."""
     assert isinstance(session.clock, InstantClock)
     return session.clock.pauses
@@ -55,7 +55,7 @@ async def test_a_call_is_retried_with_growing_pauses_until_it_succeeds() -> None
     session, transport = make_session(broken(), lost(), TimedOut(), reply("done"))
     assert await session.call(request()) == b'"done"'
     assert len(transport.requests) == 4
-    assert pauses(session) == [50, 100, 200]
+    assert delays(session) == [50, 100, 200]
 
 
 async def test_the_last_error_is_raised_after_all_attempts() -> None:
@@ -89,7 +89,7 @@ async def test_retry_after_is_respected() -> None:
     """The client waits at least that long and adds the jitter."""
     session, _ = make_session(problem("rate_limited", 429, retry_after_ms=700), reply("done"))
     await session.call(request())
-    assert pauses(session) == [750]
+    assert delays(session) == [750]
 
 
 async def test_the_retry_after_header_is_used_if_the_body_has_no_time() -> None:
@@ -98,7 +98,7 @@ async def test_the_retry_after_header_is_used_if_the_body_has_no_time() -> None:
         reply("busy", 503, retry_after="1"), reply("done"), retries=Retries(count=1, max_ms=2_000)
     )
     await session.call(request())
-    assert pauses(session) == [1_050]
+    assert delays(session) == [1_050]
 
 
 async def test_a_retry_after_beyond_the_limit_is_not_awaited() -> None:
@@ -107,7 +107,7 @@ async def test_a_retry_after_beyond_the_limit_is_not_awaited() -> None:
     with pytest.raises(QuotaExceeded) as caught:
         await session.call(request())
     assert (caught.value.limit, caught.value.current, caught.value.retry_after_ms) == (5, 5, 60_000)
-    assert pauses(session) == []
+    assert delays(session) == []
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), [("forbidden", 403, Forbidden), ("invalid", 422, Invalid)])

@@ -162,6 +162,50 @@ async def test_the_next_attempt_goes_to_another_server() -> None:
         await ways.close()
 
 
+def misdirected(owner: str) -> Callable[[asyncio.StreamWriter], None]:
+    """Answer like a server whose region the tenant does not allow."""
+    return respond(421, headers=f"Tenantq-Shard: {owner}\r\n")
+
+
+@pytest.mark.parametrize("owner", ["http://192.0.2.1:7070", "{gone}"])
+async def test_another_address_is_tried_if_the_owner_cannot_be_used(owner: str) -> None:
+    """The owner is on an unknown host, or unreachable. The client remembers, for this tenant, which address serves it."""
+    async with faulty_server() as wrong, faulty_server() as too, faulty_server() as right:
+        async with faulty_server() as gone:
+            owner = owner.format(gone=gone.url)
+        wrong.behave, too.behave, right.behave = [misdirected(owner)], [misdirected(owner)], [owned_by(owner)]
+        ways = TenantRouter(parse([wrong.url, too.url, right.url], "secret-token", clock=ManualClock()))
+        for _ in range(3):
+            assert (await ways.send(ACME)).status == 200
+        assert (len(wrong.heads), len(too.heads), len(right.heads)) == (1, 1, 3)
+        wrong.behave = [respond()]
+        assert (await ways.send(ApiRequest("GET", "/v1/tenants/other", bytes))).status == 200
+        assert len(wrong.heads) == 2
+        right.behave = [misdirected(owner)]  # the tenant's regions have changed
+        assert (await ways.send(ACME)).status == 200
+        assert (await ways.send(ACME)).status == 200
+        assert (len(wrong.heads), len(too.heads), len(right.heads)) == (4, 1, 4)
+        await ways.close()
+
+
+async def test_each_address_is_asked_once_before_a_wrong_region_is_reported() -> None:
+    """Unless one of them does not answer: a retry may reach it."""
+    async with faulty_server() as first, faulty_server() as second:
+        first.behave = second.behave = [misdirected("http://192.0.2.1:7070")]
+        async with faulty_server() as gone:
+            address = gone.url
+        ways = TenantRouter(parse([first.url, second.url], "secret-token", clock=ManualClock()))
+        assert (await ways.send(ACME)).status == 421
+        assert (len(first.heads), len(second.heads)) == (1, 1)
+        second.behave = [respond(503)]
+        assert (await ways.send(ACME)).status == 503
+        await ways.close()
+        ways = TenantRouter(parse([first.url, address], "secret-token", clock=ManualClock()))
+        with pytest.raises(ConnectionFailed):
+            await ways.send(ACME)
+        await ways.close()
+
+
 @pytest.mark.parametrize("given", [[], ["http://a", "https://b"], ["http://a/x", "http://b/y"], ["http://a", 7], None])
 def test_addresses_of_one_client_share_scheme_and_path(given: Any) -> None:
     """At least one address is required."""

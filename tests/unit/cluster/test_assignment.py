@@ -12,10 +12,10 @@ from tenantq.domain.cluster_view import Cluster, ClusterView, Member
 
 def member(id: str, *, owned: dict[int, int] | None = None, draining: bool = False, region: str = "",
            loads: dict[int, float] | None = None, capacity: float = 1.0,
-           unreachable: tuple[str, ...] = ()) -> Member:  # fmt: skip
+           unreachable: tuple[str, ...] = (), cannot_open: tuple[int, ...] = ()) -> Member:  # fmt: skip
     """Describe a member."""
-    return Member(id=id, peer_address="127.0.0.1:1", owned=owned or {}, draining=draining, region=region,
-                  loads=loads or {}, capacity=capacity, unreachable=unreachable)  # fmt: skip
+    return Member(id=id, peer_address="127.0.0.1:1", owned=owned or {}, draining=draining, region=region, loads=loads or {},
+                  capacity=capacity, unreachable=unreachable, cannot_open=cannot_open)  # fmt: skip
 
 
 def view(
@@ -39,7 +39,7 @@ def settle(members: list[Member], assignment: dict[int, str], steps: int = 200, 
         now = [
             member(one.id, owned={shard: 1 for shard, owner in assignment.items() if owner == one.id},
                    loads={shard: loads.get(shard, 0.0) for shard, owner in assignment.items() if owner == one.id},
-                   draining=one.draining, region=one.region, capacity=one.capacity)
+                   draining=one.draining, region=one.region, capacity=one.capacity, cannot_open=one.cannot_open)
             for one in members
         ]  # fmt: skip
         plan = plan_assignment(view(now, assignment, **facts), may_rebalance=True)  # type: ignore[arg-type]  # each by its name
@@ -83,6 +83,35 @@ def test_a_shard_on_its_way_to_a_draining_member_goes_elsewhere() -> None:
     assert plan_assignment(view([leaving, b, c], assignment), may_rebalance=False).changes == {0: "c"}
     alone = plan_assignment(view([leaving, b], dict.fromkeys(range(64), "b")), may_rebalance=False)
     assert not alone.changes  # nobody may own them
+
+
+def test_a_shard_that_its_member_cannot_open_goes_to_one_that_may() -> None:
+    """It moves at once, whatever the bound on moves, and also if it was on its way from another member."""
+    assignment = {shard: "a" if shard < 32 else "b" for shard in range(64)}
+    lost = tuple(range(8))
+    a, b = owned_by("a", range(8, 32), cannot_open=lost), owned_by("b", range(32, 64))
+    assert plan_assignment(view([a, b], assignment), may_rebalance=False).changes == dict.fromkeys(lost, "b")
+    a, b = owned_by("a", range(32), cannot_open=(40,)), owned_by("b", range(32, 64))
+    assert plan_assignment(view([a, b], {**assignment, 40: "a"}), may_rebalance=False).changes == {40: "b"}
+
+
+def test_a_shard_that_no_member_can_open_stays_where_it_is() -> None:
+    """Its store is down for all of them. A member outside its region does not get it either."""
+    assignment = dict.fromkeys(range(64), "a")
+    a, b = owned_by("a", range(1, 64), cannot_open=(0,)), member("b", cannot_open=(0,))
+    assert plan_assignment(view([a, b], assignment), may_rebalance=False).changes == {}
+    assert plan_assignment(view([b], assignment), may_rebalance=False).changes[0] == "b"
+    c, d = owned_by("a", range(1, 64), region="eu", cannot_open=(0,)), member("d", region="us")
+    assert plan_assignment(view([c, d], assignment, regions=("eu",)), may_rebalance=False).changes == {}
+
+
+def test_balancing_spares_shards_that_the_target_cannot_open() -> None:
+    """Others move instead."""
+    lost = tuple(range(40))
+    a, b = owned_by("a", range(64)), member("b", cannot_open=lost)
+    after = settle([a, b], dict.fromkeys(range(64), "a"))
+    assert {after[shard] for shard in lost} == {"a"}
+    assert {after[shard] for shard in range(40, 64)} == {"b"}
 
 
 def test_no_balancing_while_a_shard_is_moving() -> None:

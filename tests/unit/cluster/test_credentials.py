@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
-from tenantq.cluster.gathering import STEPS_MAX, audit_page
 from tenantq.cluster.handshake import PeerName
 from tenantq.cluster.link_calls import LinkCalls
 from tenantq.cluster.member_queries import FoundKey
 from tenantq.cluster.one_shard import OneShard
 from tenantq.cluster.peers import Peers
+from tenantq.cluster.platform_keys import PlatformKeyCopy, read_platform_keys
 from tenantq.cluster.routed_service import shard_methods
+from tenantq.cluster.scatter_gather import STEPS_MAX, audit_page
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.placement import Topology, TopologyShard
+from tenantq.engine.access_store import PLATFORM, AccessStore
 from tenantq.errors import ShardDown, Unauthenticated
 from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.store.shard_directories import HOME
 from tests.unit.cluster.directories import directory_of
 from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
 
@@ -145,12 +148,41 @@ async def test_a_tenant_of_unknown_location_is_not_treated_as_local(clock: Manua
         await gate.authenticate(token, None)
 
 
+def platform_key() -> StoredKey:
+    """Return a key of the platform."""
+    book = MemoryBook()
+    return book.keys[book.put_key(None, Grant(role="platform-admin")).token_hash]
+
+
+class FirstShard:
+    """A process with the first shard."""
+
+    number, epoch = HOME, 1
+
+    def __init__(self) -> None:
+        self.access = AccessStore(cast("Any", SimpleNamespace(meta=SimpleNamespace(handle=None))))
+
+    def threads(self) -> list[Any]:
+        store = SimpleNamespace(ownership=SimpleNamespace(epoch=self.epoch))
+        state = SimpleNamespace(store=store, access=self.access)
+        return [SimpleNamespace(number=HOME, shard=SimpleNamespace(state=state))]
+
+    def put(self, key: StoredKey) -> None:
+        """Store a key of the platform."""
+        self.access.put_key(cast("Any", SimpleNamespace(put=lambda *_: None)), PLATFORM, key)
+
+    def revoke(self, key: StoredKey) -> None:
+        """Revoke it."""
+        self.access.revoke_key(cast("Any", SimpleNamespace(put=lambda *_: None)), PLATFORM, key.id, 1)
+
+
 class Members:
     """Other processes with one shard each, one call away."""
 
     def __init__(self, books: dict[int, MemoryBook]) -> None:
         self.books = books
         self.silent = set[PeerName]()
+        self.first = FirstShard()
         self.asked = 0
         self.hurry: Callable[[], None] = lambda: None
 
@@ -160,12 +192,14 @@ class Members:
     members = others
 
     def owner(self, shard: int) -> PeerName | None:
-        return shard
+        return shard if shard in self.books else None
 
     async def query(self, member: PeerName, path: str, *arguments: Any, timeout_ms: int = 0) -> Any:
         raise AssertionError
 
     async def ask(self, member: PeerName, path: str, *arguments: Any) -> Any:
+        if path == "member.platform_keys":
+            return read_platform_keys(self.first, *arguments)
         assert path == "member.key"
         self.asked += 1
         await asyncio.sleep(0)
@@ -197,6 +231,60 @@ async def test_concurrent_lookups_of_a_key_share_one_request(
     assert lookups.is_unknown(b"nobody's")
     clock.advance(REMOTE_TRUST_MS)
     assert not lookups.is_unknown(b"nobody's")
+
+
+async def test_the_copy_of_platform_keys_counts_only_while_the_first_shard_has_no_owner(clock: ManualClock) -> None:
+    """A process that does not answer may own it, and have revoked a key. A key that the copy does not have is not judged."""
+    members, here = (
+        Members({0: MemoryBook(), 2: MemoryBook()}),
+        OneShard(1, cast("Shard", SimpleNamespace(state=SimpleNamespace(access=MemoryBook())))),
+    )
+    copy = PlatformKeyCopy(cast("Any", SimpleNamespace(threads=list)), members, clock)
+    lookups = CredentialLookups(
+        ShardMemory(here, clock), members, ShardCalls(here, clock, len(SHARDS), hold_ms=0), clock, copy.find
+    )
+    key = platform_key()
+    members.first.put(key)
+
+    async def found() -> StoredKey | None:
+        return await lookups.key(key.token_hash)
+
+    assert await found() is None  # the first shard answers, although not with this key
+    members.silent = {0}
+    await copy.refresh()
+    with pytest.raises(ShardDown):
+        await found()
+    del members.books[0]
+    assert await found() == key
+    members.silent = {2}
+    with pytest.raises(ShardDown):
+        await found()
+    members.silent = set()
+    with pytest.raises(ShardDown):
+        await lookups.key(b"never seen")
+
+
+async def test_the_copy_follows_the_owner_of_the_first_shard(clock: ManualClock) -> None:
+    """It is read again after a change, and from the next owner. Without an owner, or an answer, it stays as it is."""
+    members = Members({0: MemoryBook()})
+    copy = PlatformKeyCopy(cast("Any", SimpleNamespace(threads=list)), members, clock)
+    key = platform_key()
+    await copy.refresh()
+    assert copy.find(key.token_hash) is None
+    members.first.put(key)
+    await copy.refresh()
+    assert copy.find(key.token_hash) == key
+    members.first.revoke(key)
+    await copy.refresh()
+    known = copy.find(key.token_hash)
+    assert known is not None
+    assert known.revoked_at is not None
+    unchanged = read_platform_keys(members.first, 1, members.first.access.version)
+    assert unchanged is not None
+    assert unchanged.keys is None
+    members.first, members.first.epoch = FirstShard(), 2
+    await copy.refresh()
+    assert copy.find(key.token_hash) is None
 
 
 async def test_a_long_audit_search_without_results_returns_a_cursor() -> None:

@@ -6,6 +6,9 @@ import asyncio
 import socket
 from typing import Any
 
+import msgspec
+import pytest
+
 from tenantq.cluster.error_codec import NotOwner
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.host import ShardHost
@@ -60,6 +63,58 @@ async def test_a_late_refusal_does_not_end_a_newer_ownership() -> None:
             refusal.epoch = 2
             here.learn(refusal)
         assert here.place(SHARD) is None  # until the next owner is known
+        here.note_owner("there", SHARD, 3)
+        assert here.place(SHARD) is not None
+    finally:
+        await background.finish()
+        for links in (here, there):
+            await links.close()
+
+
+async def test_a_call_waits_only_for_a_member_that_is_about_to_own_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait in vain for one that another member was faster than, or that still waits for what it should not own."""
+    monkeypatch.setattr("tenantq.cluster.member_links.OPENING_MS", 60_000)
+    background = BackgroundTasks()
+    (here, own), (there, other) = [await member(id, background) for id in ("here", "there")]
+    rows = {"here": own, "there": Member(id="there", peer_address=other.peer_address, owned={SHARD: 1})}
+    view = ClusterView(cluster=Cluster(id="c", format="1", shards=8), members=rows, assignment={SHARD: "there"})
+    asked: list[int] = []
+    there._host.is_opening = lambda shard: not asked.append(shard)  # type: ignore[method-assign,func-returns-value]
+    try:
+        for links in (here, there):
+            links.update(view)
+        await until(lambda: here.place(SHARD) is not None)
+        place = here.place(SHARD)
+        assert place is not None
+        waiting = asyncio.ensure_future(place.call("peer.release", None, []))
+        await until(lambda: asked)
+        assert not waiting.done()
+        there.note_owner("third", SHARD, 2)
+        with pytest.raises(NotOwner) as refusal:
+            await asyncio.wait_for(waiting, 20)
+        assert refusal.value.owner == "third"
+        there.update(msgspec.structs.replace(view, assignment={SHARD: "third"}))
+        with pytest.raises(NotOwner):
+            await asyncio.wait_for(asyncio.ensure_future(place.call("peer.release", None, [])), 20)
+    finally:
+        await background.finish()
+        for links in (here, there):
+            await links.close()
+
+
+async def test_a_member_that_has_released_a_shard_does_not_call_an_earlier_owner() -> None:
+    """Its own ownership, which it forgets first, is newer than what it was told."""
+    background = BackgroundTasks()
+    (here, own), (there, other) = [await member(id, background) for id in ("here", "there")]
+    view = ClusterView(
+        cluster=Cluster(id="c", format="1", shards=8), members={"here": own, "there": other}, assignment={}
+    )
+    try:
+        here.update(view)
+        here.note_owner("there", SHARD, 1)
+        await until(lambda: here.place(SHARD) is not None)
+        here._host.successors[SHARD] = (2, "third")
+        assert here.place(SHARD) is None  # it is not connected to the third one yet
         here.note_owner("there", SHARD, 3)
         assert here.place(SHARD) is not None
     finally:

@@ -10,9 +10,8 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 
 from tenantq.cluster.audit_merge import merge_pages, parse_cursor
-from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.link import Link
-from tenantq.cluster.metrics_gathering import gather_metrics
+from tenantq.cluster.metrics_merge import gather_metrics
 from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.cluster.tenant_directory import tenants_with_rows
 from tenantq.domain.placement import Topology, TopologyShard
@@ -20,6 +19,14 @@ from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged, Unavaila
 from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
 from tenantq.service.metrics.text import MetricsText
+from tenantq.store.shard_directories import (
+    first_tenant_id,
+    parent_of,
+    remember_count,
+    shard_count,
+    shard_dir,
+    shard_dirs,
+)
 from tests.unit.cluster.directories import directory_of
 
 if TYPE_CHECKING:
@@ -37,16 +44,16 @@ def test_an_unknown_name_is_like_a_tenant_of_a_shard_that_does_not_run() -> None
     assert (directory.find("theirs"), directory.find("other"), directory.find("nobodys")) == (0, 2, None)
     assert (directory.find("default"), directory.find("tenantq-probe-a")) == (0, 1)
     with pytest.raises(ShardDown, match="shard 0"):
-        directory.check_whole()
+        directory.check_all_run()
     running.add(0)
     directory.check_reachable("theirs")
     with pytest.raises(ShardDown, match="shard 2"):
         directory.check_reachable("other")
     with pytest.raises(ShardDown, match="shard 2"):
-        directory.check_whole()
+        directory.check_all_run()
     assert [directory.is_known(shard) for shard in (0, 1, 2, 3)] == [True, True, False, False]
     running.add(2)
-    directory.check_whole()
+    directory.check_all_run()
 
 
 def test_default_has_a_row_of_the_first_shard_alone() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from tenantq.cluster.placement_plan import plan_dedication, plan_pin, plan_spread
+from tenantq.cluster import placement_plan
+from tenantq.cluster.placement_plan import plan_pin
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.placement import placement_group, spread_shard, unit_name
 from tenantq.errors import Conflict, Invalid
 
 CLUSTER = Cluster(id="c", format="f", shards=16)
+plan_spread = partial(placement_plan.plan_spread, served=("eu", "us"))
+plan_dedication = partial(placement_plan.plan_dedication, served=("eu", "us"))
 QUEUES = [f"queue-{number}" for number in range(2_000)]
 
 
@@ -76,3 +80,19 @@ def test_impossible_plans_are_refused() -> None:
         plan_dedication(CLUSTER, rows, "acme", 7, ())
     with pytest.raises(Conflict, match="spread tenants"):
         plan_dedication(CLUSTER, rows, "other", 2, ())
+
+
+def test_plans_use_no_shard_that_no_server_can_own() -> None:
+    """Such shards are empty, so they would be chosen first."""
+    cluster = Cluster(id="c", format="f", shards=16, regions=("eu", "us"))
+    rows = {f"tenant-{number}": TenantPlacement(shard=number) for number in range(0, 16, 2)}
+    served = {"eu"}
+    spread = placement_plan.plan_spread(cluster, rows, "tenant-0", 8, (), served)["tenant-0"].next_shards
+    assert sorted(spread) == list(range(0, 16, 2))
+    with pytest.raises(Invalid, match=r"number of available shards \(9, 8\)"):
+        placement_plan.plan_spread(cluster, rows, "tenant-0", 9, (), served)
+    plan = placement_plan.plan_dedication(cluster, rows, "tenant-0", None, (), served)
+    moving = {name: row.moving_to for name, row in plan.items()}
+    assert moving.pop("tenant-0") == 2
+    assert list(moving) == ["tenant-2"]
+    assert all(shard is not None and shard % 2 == 0 for shard in moving.values())

@@ -13,6 +13,7 @@ from tenantq.http.request_head import HEADS_MAX, HeadCache, RequestHead
 from tenantq.http.request_parser import BLOCK_PARTS, JOINED_BYTES_MAX, PART_BYTES_MIN, RequestParser
 
 if TYPE_CHECKING:
+    from tenantq.http.context import HttpContext
     from tenantq.http.request import Request
     from tenantq.service.service import Service
 
@@ -64,10 +65,14 @@ def _said(request: Request, made_id: bool) -> tuple[Any, ...]:  # noqa: FBT001  
     )  # fmt: skip
 
 
+def _context() -> HttpContext:
+    return HttpListener(cast("Service", _NoService())).context
+
+
 async def test_the_head_cache_changes_no_result() -> None:
     """A parser with the cache and one without read the same requests from the same bytes."""
     rng = random.Random(5)
-    caching, parsing = HttpListener(cast("Service", _NoService())), HttpListener(cast("Service", _NoService()))
+    caching, parsing = _context(), _context()
     parsing.heads = _EmptyCache()
     repeated = 0
     for _ in range(300):
@@ -78,41 +83,41 @@ async def test_the_head_cache_changes_no_result() -> None:
         if rng.random() < 0.5:  # like most clients: one request at a time
             parts = [_request(rng) for _ in range(5)]
         seen: list[list[tuple[Any, ...]]] = []
-        for listener in (caching, parsing):
+        for context in (caching, parsing):
             got: list[Request] = []
-            parser = RequestParser(listener, got.append, connection=None, remote="r", certificate=None)
+            parser = RequestParser(context, got.append, remote="r", certificate=None)
             for part in parts:
-                repeated += listener is caching and listener.heads.get(part.partition(b"{")[0]) is not None
+                repeated += context is caching and context.heads.get(part.partition(b"{")[0]) is not None
                 parser.feed(part)
             seen.append([_said(request, request.call.request_id == "mine") for request in got])
             for request in got:
-                listener.release(request)
+                request.release()
             parser.stop()
-            assert listener.buffered_bytes == 0
+            assert context.buffered_bytes == 0
         assert seen[0] == seen[1]
     assert repeated > 100, "nothing was tested"
 
 
 async def test_the_head_cache_is_bounded() -> None:
     """It holds no long head, and none with its own request ID."""
-    listener = HttpListener(cast("Service", _NoService()))
+    context = _context()
     got: list[Request] = []
-    parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
+    parser = RequestParser(context, got.append, remote="", certificate=None)
     for i in range(HEADS_MAX * 2 + 5):
         parser.feed(b"GET /healthz HTTP/1.1\r\nHost: %d\r\n\r\n" % i)
-    assert len(listener.heads) <= HEADS_MAX
-    before = len(listener.heads)
+    assert len(context.heads) <= HEADS_MAX
+    before = len(context.heads)
     parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: %b\r\n\r\n" % (b"y" * 2_000))
     parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: 1\r\n\r\n")
-    assert len(listener.heads) == before
+    assert len(context.heads) == before
     assert len({request.call.request_id for request in got}) == len(got)
 
 
 def _read(*data: bytes) -> Request:
     """Return the request that a parser reads from these bytes, fed in slices."""
-    listener = HttpListener(cast("Service", _NoService()))
+    context = _context()
     got: list[Request] = []
-    parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
+    parser = RequestParser(context, got.append, remote="", certificate=None)
     for one in data:
         for at in range(0, len(one), SLICE_BYTES):
             parser.feed(memoryview(one)[at : at + SLICE_BYTES])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.http.problem import Refusal
+from tenantq.http.problem import HttpError
 from tenantq.http.router import REMEMBERED_PATHS_MAX, Router
 from tenantq.http.routes import ROUTES
 
@@ -37,12 +37,19 @@ def test_every_route_is_found_by_its_path(route: Route) -> None:
     assert ROUTER.find(route.method.encode(), path.encode()) is match  # cached
 
 
+def test_only_routes_of_a_tenant_have_the_scope_tenant() -> None:
+    """They name the tenant, or serve the credential's own tenant with the handler of a route that names it."""
+    named = {route.handler for route in ROUTES if "{tenant}" in route.path}
+    for route in ROUTES:
+        assert (route.scope == "tenant") == ("{tenant}" in route.path or route.handler in named), route.path
+
+
 def test_head_uses_the_get_route() -> None:
     """And no other route."""
     route = ROUTER.find(b"HEAD", b"/healthz").route
     assert route is not None
     assert route.method == "GET"
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpError) as refused:
         ROUTER.find(b"HEAD", b"/v1/poll")
     assert refused.value.status == 405
 
@@ -53,7 +60,7 @@ def test_a_path_is_found_or_refused(parts: list[str]) -> None:
     path = "/" + "/".join(parts)
     try:
         match = ROUTER.find(b"POST", path.encode())
-    except Refusal as refusal:
+    except HttpError as refusal:
         assert refusal.status in {404, 405}  # noqa: PT017  # either is right here
     else:
         assert match.route is not None

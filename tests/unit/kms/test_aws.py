@@ -16,7 +16,7 @@ import pytest
 from botocore.loaders import create_loader
 from moto.server import ThreadedMotoServer
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable
 from tenantq.kms.aws import AwsKms
 from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import AwsSettings, RetrySettings
@@ -140,9 +140,9 @@ async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: AwsKms, front
     assert KEY not in wrapped
     assert await kms.unwrap(key, wrapped, CONTEXT) == KEY
     for context in ({}, {**CONTEXT, "tenant": "8"}):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await kms.unwrap(key, wrapped, context)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap(key, wrapped[:-1] + bytes([wrapped[-1] ^ 1]), CONTEXT)
 
 
@@ -227,10 +227,10 @@ async def test_wrapped_bytes_of_another_key_do_not_unwrap(kms: AwsKms, front: Aw
     """Moto answers AccessDenied where AWS answers IncorrectKey; neither returns the plaintext."""
     one, two = new_key(front), new_key(front)
     wrapped = await kms.wrap(one, KEY, CONTEXT)
-    with pytest.raises((SealBroken, KmsDenied)):
+    with pytest.raises((DecryptionFailed, KmsDenied)):
         await kms.unwrap(two, wrapped, CONTEXT)
     front.faults = [refusal("IncorrectKeyException")]
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap(two, wrapped, CONTEXT)
 
 

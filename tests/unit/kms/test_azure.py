@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, keywrap, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable
 from tenantq.kms.azure import AzureKms
 from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import AzureSettings, RetrySettings
@@ -199,9 +199,9 @@ async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: AzureKms, vau
         ("POST", f"/keys/{name}/v1/unwrapkey"),
     ]
     for context in ({}, {**CONTEXT, "tenant": "8"}):
-        with pytest.raises(SealBroken, match="another context"):
+        with pytest.raises(DecryptionFailed, match="another context"):
             await kms.unwrap(key, wrapped, context)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap(key, wrapped[:-1] + bytes([wrapped[-1] ^ 1]), CONTEXT)
 
 
@@ -385,7 +385,7 @@ async def test_foreign_wrapped_bytes_are_refused_without_a_request(
     kms: AzureKms, vault: KeyVault, wrapped: bytes
 ) -> None:
     """They are not used to build a path."""
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap(f"{vault.url}/keys/main", wrapped, CONTEXT)
     assert vault.requests == []
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.auth.exceptions import RefreshError, TransportError
 from google.oauth2.credentials import Credentials
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable
 from tenantq.kms.gcp import GcpKms
 from tenantq.kms.interface import context_bytes
 from tenantq.kms.resilient import ResilientKms
@@ -157,11 +157,11 @@ async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: GcpKms, cloud
     aad = base64.b64decode(cloud.requests[0].json["additionalAuthenticatedData"])
     assert aad == context_bytes(CONTEXT)
     for context in ({"tenant": "7"}, {**CONTEXT, "tenant": "8"}):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await kms.unwrap(NAME, wrapped, context)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap(OTHER, wrapped, CONTEXT)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap(NAME, wrapped[:-1] + bytes([wrapped[-1] ^ 1]), CONTEXT)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsUnavailable, NotFound, SealBroken
+from tenantq.errors import Conflict, DecryptionFailed, Invalid, KeyDisabled, KmsUnavailable, NotFound
 from tenantq.kms.keyring import KeyringFile, Unlock, parse_keyring
 from tenantq.kms.local import LocalKms
 from tenantq.kms.settings import LocalSettings
@@ -69,17 +69,17 @@ async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: LocalKms, rin
     assert b"k" * 8 not in wrapped
     assert await kms.unwrap("main", wrapped, CONTEXT) == b"k" * 32
     for context in ({}, {**CONTEXT, "tenant": "8"}, {**CONTEXT, "more": "x"}):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await kms.unwrap("main", wrapped, context)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap("other", wrapped, CONTEXT)
     for at in range(len(wrapped)):
         changed = bytearray(wrapped)
         changed[at] ^= 1
-        with pytest.raises((SealBroken, KeyDisabled)):
+        with pytest.raises((DecryptionFailed, KeyDisabled)):
             await kms.unwrap("main", bytes(changed), CONTEXT)
     for short in (b"", wrapped[:10], wrapped[:-1]):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await kms.unwrap("main", short, CONTEXT)
 
 
@@ -108,7 +108,7 @@ async def test_disabled_removed_and_unknown_keys_are_refused(kms: LocalKms, ring
     with pytest.raises(KeyDisabled, match="no key of this name"):
         await kms.unwrap("main", wrapped, CONTEXT)
     ring.add_key("main", NOW)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap("main", wrapped, CONTEXT)
 
 

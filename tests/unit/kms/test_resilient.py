@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable
 from tenantq.kms.resilient import HEALTH_KEYS_MAX, PROBE, ResilientKms
 from tenantq.kms.settings import RetrySettings
 
@@ -181,9 +181,9 @@ async def test_calls_fail_fast_for_a_while_after_a_failure(clock: ManualClock) -
 
 async def test_undecryptable_bytes_do_not_affect_the_keys_health(clock: ManualClock) -> None:
     """There is no retry and no back-off, and the next call is made."""
-    provider = ScriptedProvider(SealBroken())
+    provider = ScriptedProvider(DecryptionFailed())
     kms = resilient_kms(clock, provider)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await kms.unwrap("main", b"x", CONTEXT)
     assert kms.health() == []
     assert await kms.unwrap("main", b"wrapped x", CONTEXT) == b"x"
@@ -228,7 +228,7 @@ async def test_a_check_wraps_and_unwraps_and_raises_nothing(clock: ManualClock) 
     assert len(provider.calls) == 2
     provider.script = [KmsDenied("no")]
     assert (await kms.check("main")).state == "denied"
-    provider.script = ["work", SealBroken()]
+    provider.script = ["work", DecryptionFailed()]
     assert (await kms.check("main")).state == "failed"
     assert len(PROBE) == 32
 

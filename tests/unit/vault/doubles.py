@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tenantq.errors import Invalid, SealBroken, TenantqError
+from tenantq.errors import DecryptionFailed, Invalid, TenantqError
 from tenantq.kms.interface import Context, KeyHealth, KeyRef, context_bytes
 from tenantq.runtime.histogram import Histogram
 from tenantq.vault.settings import KeyPolicy, VaultSettings
@@ -104,7 +104,7 @@ class MemoryKms:
         try:
             return self._cipher(key).decrypt(wrapped[:12], wrapped[12:], context_bytes(context))
         except (InvalidTag, ValueError):
-            raise SealBroken from None
+            raise DecryptionFailed from None
 
     async def check(self, key: str) -> KeyHealth:
         return KeyHealth(self.name, key, "ok" if self.error is None else "unavailable")

@@ -10,14 +10,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.errors import Invalid, SealBroken
+from tenantq.errors import DecryptionFailed, Invalid
 from tenantq.vault.envelope import (
     DIGEST_BYTES,
     FORMAT,
     NONCE_BYTES,
     OVERHEAD_BYTES,
     DataKey,
-    Kind,
+    Field,
     TenantSecret,
     key_number,
 )
@@ -27,18 +27,18 @@ TENANTS = st.integers(0, 2**32 - 1)
 NUMBERS = st.integers(1, 2**32 - 1)
 QUEUES = st.from_regex(r"[A-Za-z0-9_-]{1,80}", fullmatch=True)
 IDS = st.binary(min_size=16, max_size=16)
-KINDS = st.sampled_from(get_args(Kind))
+KINDS = st.sampled_from(get_args(Field))
 PLACES = st.tuples(QUEUES, IDS, KINDS)
 BODIES = st.binary(max_size=300)
 
 
-def encrypt(key: DataKey, place: tuple[str, bytes, Kind], plaintext: bytes) -> bytes:
+def encrypt(key: DataKey, place: tuple[str, bytes, Field], plaintext: bytes) -> bytes:
     """Encrypt with a fresh nonce."""
     return key.encrypt(*place, plaintext, os.urandom(NONCE_BYTES))
 
 
 @given(tenant=TENANTS, number=NUMBERS, place=PLACES, body=BODIES)
-def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[str, bytes, Kind], body: bytes) -> None:
+def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[str, bytes, Field], body: bytes) -> None:
     """Also with another object of the same key. The record names the key's number and has a fixed overhead."""
     blob = encrypt(DataKey(tenant, number, KEY), place, body)
     assert DataKey(tenant, number, KEY).decrypt(*place, blob) == body
@@ -47,31 +47,31 @@ def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[s
 
 
 @given(place=PLACES, body=BODIES, data=st.data())
-def test_any_changed_byte_is_detected(place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject) -> None:
+def test_any_changed_byte_is_detected(place: tuple[str, bytes, Field], body: bytes, data: st.DataObject) -> None:
     """In the header, the nonce, the ciphertext or the tag."""
     key = DataKey(7, 3, KEY)
     blob = bytearray(encrypt(key, place, body))
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         key.decrypt(*place, bytes(blob))
 
 
 @given(place=PLACES, body=BODIES, data=st.data())
 def test_a_shorter_or_longer_record_does_not_decrypt(
-    place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject
+    place: tuple[str, bytes, Field], body: bytes, data: st.DataObject
 ) -> None:
     """Truncated at any length, or with extra bytes."""
     key = DataKey(7, 3, KEY)
     blob = encrypt(key, place, body)
     for other in (blob[: data.draw(st.integers(0, len(blob) - 1))], blob + data.draw(st.binary(min_size=1))):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             key.decrypt(*place, other)
 
 
 @given(place=PLACES, other=PLACES, body=BODIES)
 def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_decrypt(
-    place: tuple[str, bytes, Kind], other: tuple[str, bytes, Kind], body: bytes
+    place: tuple[str, bytes, Field], other: tuple[str, bytes, Field], body: bytes
 ) -> None:
     """Each difference alone is enough."""
     key = DataKey(7, 3, KEY)
@@ -79,26 +79,26 @@ def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_decrypt(
     for part in range(3):
         moved: Any = (*place[:part], other[part], *place[part + 1 :])
         if moved != place:
-            with pytest.raises(SealBroken):
+            with pytest.raises(DecryptionFailed):
                 key.decrypt(moved[0], moved[1], moved[2], blob)
 
 
 @given(tenants=st.lists(TENANTS, min_size=2, max_size=2, unique=True), place=PLACES, body=BODIES)
 def test_56_a_record_moved_to_another_tenant_does_not_decrypt_with_the_same_key(
-    tenants: list[int], place: tuple[str, bytes, Kind], body: bytes
+    tenants: list[int], place: tuple[str, bytes, Field], body: bytes
 ) -> None:
     """The tenant itself is authenticated, not only implied by its keys."""
     one, two = (DataKey(tenant, 1, KEY) for tenant in tenants)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         two.decrypt(*place, encrypt(one, place, body))
 
 
 @given(place=PLACES, body=BODIES)
-def test_a_record_does_not_decrypt_with_another_key_or_number(place: tuple[str, bytes, Kind], body: bytes) -> None:
+def test_a_record_does_not_decrypt_with_another_key_or_number(place: tuple[str, bytes, Field], body: bytes) -> None:
     """The number is authenticated too."""
     blob = encrypt(DataKey(7, 1, KEY), place, body)
     for key in (DataKey(7, 1, bytes(32)), DataKey(7, 2, KEY)):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             key.decrypt(*place, blob)
 
 
@@ -127,7 +127,7 @@ def test_an_unknown_kind_is_refused() -> None:
 )
 def test_invalid_records_have_no_key_number(blob: bytes) -> None:
     """Including records of an unknown version."""
-    with pytest.raises(SealBroken, match="version"):
+    with pytest.raises(DecryptionFailed, match="version"):
         key_number(blob)
 
 
@@ -145,7 +145,7 @@ def test_a_decryption_error_names_only_the_place() -> None:
     """Queue and message are named; neither bytes nor key are shown."""
     key = DataKey(7, 1, KEY)
     blob = key.encrypt("orders", bytes(16), "body", b"very secret", os.urandom(NONCE_BYTES))
-    with pytest.raises(SealBroken) as caught:
+    with pytest.raises(DecryptionFailed) as caught:
         key.decrypt("invoices", bytes(16), "body", blob)
     assert (caught.value.queue, caught.value.id) == ("invoices", "00000000-0000-0000-0000-000000000000")
     assert caught.value.__cause__ is None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import (
+    DecryptionFailed,
     KmsError,
     KmsUnavailable,
-    SealBroken,
     TenantqError,
 )
 from tenantq.kms.interface import KeyRef
@@ -61,10 +61,10 @@ async def test_56_records_of_one_tenant_do_not_decrypt_for_another(env: VaultEnv
     """Neither with its own keys, nor if its stored keys are replaced with the first tenant's."""
     blob = (await env.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
     await env.vault.ready(8, POLICY)
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await decrypted(env.vault, blob, 8)
     env.book.keys[8] = dict(env.book.keys[7])
-    with pytest.raises(SealBroken):
+    with pytest.raises(DecryptionFailed):
         await decrypted(env.restarted(), blob, 8)
 
 
@@ -83,7 +83,7 @@ async def test_a_record_with_an_unknown_key_does_not_affect_others(env: VaultEnv
     blobs = [strange, b"plain", secret, good]
     await cipher.load(blobs)
     for blob in blobs[:3]:
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             cipher.decrypt("q", ID, "body", blob)
     assert cipher.decrypt("q", ID, "body", good) == b"hello"
 
@@ -112,7 +112,7 @@ async def test_changed_or_swapped_stored_keys_do_not_unwrap(env: VaultEnvironmen
         type(keys[2])(2, REF, bytes((keys[2].wrapped[0] ^ 1,)) + keys[2].wrapped[1:], 0),
     )
     for blob in (first, second):
-        with pytest.raises(SealBroken):
+        with pytest.raises(DecryptionFailed):
             await decrypted(env.restarted(), blob)
 
 

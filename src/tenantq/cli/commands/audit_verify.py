@@ -12,13 +12,14 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
-from tenantq.cli.offline_store import StoreOpener, examined_shards, files_to_examine, segments_option, store_options
+from tenantq.cli.offline_store import examined_shards, files_to_examine, segments_option, store_options
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.output import json_option, print_json_line
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, PublicKeys
+from tenantq.store.interface import StoreOpener
 
 if TYPE_CHECKING:
     from tenantq.doctor.live_journal_check import LiveJournalCheck, LiveReport

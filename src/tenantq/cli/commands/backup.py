@@ -61,10 +61,10 @@ def test(connection: ServerConnection, *, name: str | None) -> Output:
       1  the restore failed
     """
     if name is None:
-        whole = [one for one in connection.client.backups() if not one.error]
-        if not whole:
+        complete = [one for one in connection.client.backups() if not one.error]
+        if not complete:
             raise NotFound("no backups; create one with 'tenantq backup create'")
-        name = max(whole, key=lambda one: one.created_at or 0).name
+        name = max(complete, key=lambda one: one.created_at or 0).name
     found = connection.client.test_backup(name)
     verdict = "restored and checked" if found.ok else f"the restore failed: {found.text}"
     return Output(found, f"{name}: {verdict}", code=exit_codes.OK if found.ok else exit_codes.ERROR)

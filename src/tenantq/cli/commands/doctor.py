@@ -8,7 +8,7 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
 from tenantq.cli import exit_codes
-from tenantq.cli.offline_store import StoreOpener, examined_shards, files_to_examine, store_options
+from tenantq.cli.offline_store import examined_shards, files_to_examine, store_options
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Output, Table, output_command
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
@@ -16,6 +16,7 @@ from tenantq.doctor.report import DoctorReport, Finding
 from tenantq.doctor.store_check import ReadDirectory, examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
 from tenantq.store.address import parse_store
+from tenantq.store.interface import StoreOpener
 from tenantq.store.placement_file import read_placements
 
 

@@ -22,7 +22,7 @@ from tenantq.errors import TenantqError
 from tenantq.migration import Endpoint, Migration
 from tenantq.migration.move import LeasesLeft, MigrationResult, NotSame
 from tenantq.migration.plan import MigrationPlan
-from tenantq.migration.source import reopen_source
+from tenantq.migration.source import resume_source
 from tenantq.migration.target import empty_target
 from tenantq.runtime.clock import SystemClock
 
@@ -156,7 +156,7 @@ def _run(
 
 
 def _abort(source: Endpoint, target: Endpoint | None, *, as_json: bool) -> None:
-    lifted = reopen_source(source)
+    lifted = resume_source(source)
     failure: TenantqError | None = None
     deleted: list[str] = []
     if target is not None:
@@ -221,7 +221,7 @@ def _without_secrets(arguments: list[str]) -> list[str]:
 
 
 def _print_plan(plan: MigrationPlan) -> None:
-    what = f"tenant {plan.tenant}" if plan.whole else f"queues of tenant {plan.tenant}"
+    what = f"tenant {plan.tenant}" if plan.whole_tenant else f"queues of tenant {plan.tenant}"
     to = f"{plan.to_url}" if plan.to_tenant == plan.tenant else f"{plan.to_url} as {plan.to_tenant}"
     click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
     rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]

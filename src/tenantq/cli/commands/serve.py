@@ -23,8 +23,6 @@ from tenantq.cli.options import FILE, LOG_FORMAT, LOG_LEVEL, Count, duration, se
 from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
-from tenantq.cluster.addresses import opened
-from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.domain.formatting import nested
@@ -33,8 +31,10 @@ from tenantq.gates.api_key import check_token
 from tenantq.runtime.futures import first_of, run_until
 from tenantq.server import Server
 from tenantq.server.cluster_member import HostServer
+from tenantq.server.listen_addresses import opened
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings, shown_address, shown_url
 from tenantq.store.address import parse_store
+from tenantq.store.shard_directories import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 
 log = logging.getLogger("tenantq")
 

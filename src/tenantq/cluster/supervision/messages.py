@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import ShardSpec
+from tenantq.server.listen_addresses import SharedAddress
 from tenantq.settings import ServerSettings
 
 LENGTH_BYTES = 4

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from tenantq.cluster.layout import shard_dir
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import split_unit
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, StoreFormat
 from tenantq.store.placement_file import FILE, PlacementFile
 from tenantq.store.rocks import RocksStore
+from tenantq.store.shard_directories import shard_dir
 
 
 def check_empty(data_dir: Path, count: int, before: int) -> None:

@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.runtime.futures import run_until
 from tenantq.server import Server
 from tenantq.server.cluster_member import HostServer
+from tenantq.server.listen_addresses import SharedAddress
 
 log = logging.getLogger("tenantq")
 

@@ -17,18 +17,10 @@ from typing import Final
 
 import msgspec
 
-from tenantq.cluster.addresses import (
-    SharedAddress,
-    open_rpc,
-    opened,
-    port_of,
-    reserve,
-)
 from tenantq.cluster.error_codec import error_of_code
-from tenantq.cluster.layout import HOME, check_there, remember_count, shard_dir
 from tenantq.cluster.settings import one_each
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.cluster.supervision.directory_building import build_directory
+from tenantq.cluster.supervision.initial_directory import build_directory
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, DRAIN, ShardStartup
 from tenantq.cluster.supervision.shard_process import ShardProcess
 from tenantq.domain.placement import TopologyShard
@@ -36,8 +28,16 @@ from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.futures import first_of
+from tenantq.server.listen_addresses import (
+    SharedAddress,
+    open_rpc,
+    opened,
+    port_of,
+    reserve,
+)
 from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, shown_address, shown_url
 from tenantq.store.directory_lock import DirectoryLock
+from tenantq.store.shard_directories import HOME, check_there, remember_count, shard_dir
 
 log = logging.getLogger("tenantq")
 

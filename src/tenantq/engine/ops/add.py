@@ -129,7 +129,7 @@ class Add(Operation[list[AddResult]]):
         is_uniform = earlier is None and not queue.fifo and not queue.config.ttl_ms
         fits = room is None or room.has_room(len(batch.messages), batch.size)
         if priority is not None and is_uniform and fits:
-            added: _Columns | None = self._add_plain(effects, queue, priority)
+            added: _AddedColumns | None = self._add_plain(effects, queue, priority)
         else:
             added = self._add_each(effects, queue, room, earlier)
         if added:
@@ -139,7 +139,7 @@ class Add(Operation[list[AddResult]]):
                 put_key(effects, queue, hashed, KeyRow(bytes(ids), self._batch_digests()[0], _until(effects, queue)))
             self._count(effects, queue, *added)
 
-    def _add_plain(self, effects: Effects, queue: QueueState, priority: int) -> _Columns:
+    def _add_plain(self, effects: Effects, queue: QueueState, priority: int) -> _AddedColumns:
         """Add messages that have only a body, as most batches do."""
         now, prefix, put, store = effects.now, queue.prefix, effects.batch.put, effects.store
         m, vi = store.m.handle, store.vi.handle
@@ -164,7 +164,7 @@ class Add(Operation[list[AddResult]]):
 
     def _add_each(
         self, effects: Effects, queue: QueueState, room: RemainingQuota | None, earlier: list[AddResult | None] | None
-    ) -> _Columns | None:
+    ) -> _AddedColumns | None:
         """Add messages one by one, except those that are invalid, exceed a quota or were added before."""
         batch = self._batch
         reply: list[AddResult] = []
@@ -219,7 +219,7 @@ class Add(Operation[list[AddResult]]):
         queue.work.totals[ADDED] += len(ids)
         queue.work.totals[ADDED_BYTES] += total
         effects.dirty[queue] = None
-        effects.adding[self.tenant] = None
+        effects.tenants_with_adds[self.tenant] = None
         self.tenant.usage.added(len(ids), effects.now + effects.wall)
         if self.tenant.config.quotas != NO_QUOTAS:
             queue.count_usage()  # for the next operations of the round; its end counts the rest
@@ -292,7 +292,7 @@ class Add(Operation[list[AddResult]]):
         return [one.body if isinstance(one, NewMessage) else b"" for one in self._batch.messages]
 
 
-_Columns = tuple[list[bytes], list[int], "list[int] | int"]  # ids, sizes and priorities of the added messages
+_AddedColumns = tuple[list[bytes], list[int], "list[int] | int"]  # ids, sizes and priorities of the added messages
 
 
 def _put_message(effects: Effects, queue: QueueState, id: bytes, message: NewMessage, extras: bytes) -> None:

@@ -24,12 +24,12 @@ from tenantq.store.keys import EXPIRES_TTL, after, expiry_key
 from tenantq.store.rows import (
     ENCRYPTED,
     QUEUE_DEFAULT_ATTEMPTS,
+    DeliveryHistory,
     KeyRow,
     LeaseRow,
-    Past,
     pack_extras,
+    pack_history,
     pack_message,
-    pack_past,
 )
 
 IMPORT_ROW: Final = b"import/"
@@ -143,7 +143,7 @@ class ImportPart(Operation[ImportedPart]):
         queue.grow(total, BODY_BYTES_MAX)
         queue.work.totals[ADDED] += len(fresh)
         queue.work.totals[ADDED_BYTES] += total
-        effects.adding[self.tenant] = None
+        effects.tenants_with_adds[self.tenant] = None
         self.tenant.usage.added(len(fresh), effects.now + effects.wall)
         queue.count_usage()
         effects.log(
@@ -175,8 +175,8 @@ def _put(effects: Effects, queue: QueueState, one: MessageCopy, extras: bytes, s
     group = queue.group_digest(one.group)
     before = bool(one.attempts or one.history or one.dead is not None)
     if before:
-        past = pack_past(Past(list(one.history), one.dead))
-        row = LeaseRow(one.attempts, 0, 0, 0, visible_at, expires_at, size, one.priority, allowed, group, past)
+        history = pack_history(DeliveryHistory(list(one.history), one.dead))
+        row = LeaseRow(one.attempts, 0, 0, 0, visible_at, expires_at, size, one.priority, allowed, group, history)
         effects.put_lease(queue, id, row)
     if expires_at:
         effects.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)

@@ -1,10 +1,9 @@
 """Tenants and queues: create, configure, pause, purge, delete."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -89,6 +88,10 @@ def deleted_just_now(tenant: str) -> Conflict:
     return Conflict("the tenant was deleted a moment ago. Send the request again to create a new one.", tenant=tenant)
 
 
+class ConfigChanged(Conflict):
+    """The configuration of the queue has changed."""
+
+
 class SpreadBegun(Conflict):
     """The tenant has been spread over shards meanwhile."""
 
@@ -152,9 +155,14 @@ class PutQueue(Operation[bool]):
     name: QueueArgument
     changes: dict[str, Any] = field(default_factory=dict)
     only_create: bool = False  # leave an existing queue as it is
+    expected: QueueConfig | None = None  # change only an existing queue that has this configuration
     journal_op = "configure_queue"
 
     def execute(self, effects: Effects) -> None:
+        """Write the queue's row. Raises NotFound or ConfigChanged if it is not as expected."""
+        expected = self.expected
+        if expected is not None and effects.state.catalog.queue(self.tenant, self.name).config != expected:
+            raise ConfigChanged(tenant=self.tenant.name, queue=self.name)
         queue = self.tenant.queues.get(self.name)
         self.reply = queue is None
         if self.only_create and queue is not None and queue.status != "draining":
@@ -178,41 +186,36 @@ class PutQueue(Operation[bool]):
 
 
 @dataclass(eq=False)
-class EditQueue(PutQueue):
-    """Change an existing queue. ``edit`` returns the changes, given its configuration in the round that makes them."""
-
-    edit: Callable[[QueueConfig], dict[str, Any]] = field(kw_only=True)
-
-    def execute(self, effects: Effects) -> None:
-        """Write the queue's row. Raises NotFound if it does not exist."""
-        self.changes = self.edit(effects.state.catalog.queue(self.tenant, self.name).config)
-        super().execute(effects)
-
-
-@dataclass(eq=False)
 class PauseQueue(Operation[None]):
     """Stop deliveries of a queue. Adds continue, and waiting polls keep waiting."""
 
     name: QueueArgument
     journal_op = "pause_queue"
-    status: ClassVar[Status] = "paused"
 
     def execute(self, effects: Effects) -> None:
-        queue = effects.state.catalog.queue(self.tenant, self.name)
-        if queue.status == "draining":
-            raise Draining(tenant=self.tenant.name, queue=queue.name)
-        queue.check_thawed()
-        queue.status = self.status
-        effects.state.catalog.save_queue(effects.batch, queue)
-        effects.touch(queue)
-        effects.log(self.journal_op, queue, self.caller)
+        _set_status(effects, self, "paused")
 
 
-class UnpauseQueue(PauseQueue):
+@dataclass(eq=False)
+class UnpauseQueue(Operation[None]):
     """Deliver messages of a paused queue again."""
 
+    name: QueueArgument
     journal_op = "resume_queue"
-    status = "active"
+
+    def execute(self, effects: Effects) -> None:
+        _set_status(effects, self, "active")
+
+
+def _set_status(effects: Effects, step: PauseQueue | UnpauseQueue, status: Status) -> None:
+    queue = effects.state.catalog.queue(step.tenant, step.name)
+    if queue.status == "draining":
+        raise Draining(tenant=step.tenant.name, queue=queue.name)
+    queue.check_thawed()
+    queue.status = status
+    effects.state.catalog.save_queue(effects.batch, queue)
+    effects.touch(queue)
+    effects.log(step.journal_op, queue, step.caller)
 
 
 @dataclass(eq=False)

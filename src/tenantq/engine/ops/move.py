@@ -12,7 +12,7 @@ import msgspec
 
 from tenantq.domain.placement import split_unit
 from tenantq.engine.access_store import KEY_ROW, USE_ROW
-from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, ArrivingRow, GroupRow, MovedRow, TenantRow
+from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, ArrivingRow, GroupRow, MovedRow, decode_tenant
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, LAST, RANGE, Operation
 from tenantq.engine.ops.import_part import forget_imports
@@ -33,7 +33,6 @@ from tenantq.journal.record import JournalEntry
 from tenantq.store.keys import after, tenant_prefix
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
 _decode_group = msgspec.msgpack.Decoder(GroupRow).decode
 
 
@@ -285,7 +284,7 @@ class ActivateTenant(_MoveOperation):
             _serve_group(effects, id, arriving.row)
             log_step(effects, self, self.name, f"arrived from shard {arriving.source}")
             return
-        row = _decode_tenant(arriving.row)
+        row = decode_tenant(arriving.row)
         row = msgspec.structs.replace(
             row, since=effects.seq, earlier=(*row.earlier, (arriving.source, row.since))[-_EARLIER_MAX:]
         )

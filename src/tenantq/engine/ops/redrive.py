@@ -22,7 +22,7 @@ from tenantq.errors import Invalid
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.runtime.randomness import id_bytes
 from tenantq.store.keys import after
-from tenantq.store.rows import LeaseRow, Past, pack_past
+from tenantq.store.rows import DeliveryHistory, LeaseRow, pack_history
 
 _SLICE_MS = 100
 _PARSED_AT_ONCE = 2_000  # IDs
@@ -224,10 +224,13 @@ class RedriveSlice(Operation[None]):
         found = effects.locate(letters, id)
         if found is None or found.state == "in_flight":
             return None
-        message, past = found.message, found.lease.unpack_past() if found.lease is not None else Past([])
-        name = _goes_to(wanted, past.dead)
+        message, history = (
+            found.message,
+            found.lease.unpack_history() if found.lease is not None else DeliveryHistory([]),
+        )
+        name = _goes_to(wanted, history.dead)
         target = letters.tenant.queues.get(name) if name is not None else None
-        encrypted_for = past.dead.source if past.dead is not None else letters.name
+        encrypted_for = history.dead.source if history.dead is not None else letters.name
         if target is None or target.status == "draining":
             task.missing = name or task.missing
             return None
@@ -241,9 +244,9 @@ class RedriveSlice(Operation[None]):
             return target.name, message.size
         remove_message(effects, letters, id)
         letters.work.totals[REMOVED] += 1
-        past.dead = None
+        history.dead = None
         fresh = LeaseRow(
-            0, 0, 0, 0, effects.now, 0, message.size, message.priority, message.max_attempts, past=pack_past(past)
+            0, 0, 0, 0, effects.now, 0, message.size, message.priority, message.max_attempts, history=pack_history(history)
         )  # fmt: skip
         effects.batch.delete(target.prefix + id, effects.store.re.handle)
         dead_letter.move_in(effects, target, id, message, fresh, lives_since=effects.now)

@@ -20,11 +20,11 @@ from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
 from tenantq.runtime.backoff import Backoff
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
-from tenantq.store.rows import LeaseRow, pack_past, unpack_message
+from tenantq.store.rows import LeaseRow, pack_history, unpack_message
 
 OK = Outcome(True)
 _RECEIPT_CHARS = 48
-_Column = list[int] | int
+_LeaseColumn = list[int] | int
 _unpack_receipt = struct.Struct(">16sQ").unpack
 
 
@@ -149,7 +149,7 @@ class SettleOperation(Operation[list[Outcome]]):
         return ""
 
 
-def _columns(current: dict[bytes, LeaseRow], now: int) -> tuple[_Column, _Column, _Column, list[int]]:
+def _columns(current: dict[bytes, LeaseRow], now: int) -> tuple[_LeaseColumn, _LeaseColumn, _LeaseColumn, list[int]]:
     """Return sizes, priorities, attempts and processing times of leases, for the journal."""
     leases = list(current.values())
     if len(leases) == 1:  # as in most calls
@@ -368,11 +368,11 @@ def end_delivery(
 
 def _add_history(effects: Effects, lease: LeaseRow, ended: HistoryEntry) -> None:
     """Record how a delivery ended, and when the first one began."""
-    past = lease.unpack_past()
-    past.first_at = past.first_at or lease.leased_at + effects.wall
-    past.history.append(ended)
-    del past.history[: -limits.HISTORY_ENTRIES_MAX]
-    lease.past = pack_past(past)
+    history = lease.unpack_history()
+    history.first_at = history.first_at or lease.leased_at + effects.wall
+    history.entries.append(ended)
+    del history.entries[: -limits.HISTORY_ENTRIES_MAX]
+    lease.history = pack_history(history)
 
 
 def put_back(effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> None:

@@ -32,26 +32,34 @@ class RequestSignup(Operation[Signup]):
 
 @dataclass(eq=False)
 class RejectSignup(Operation[Signup]):
-    """Delete a sign-up. Replies what it was."""
+    """Delete a sign-up that is rejected. Replies what it was."""
 
     id: str
     reason: ReasonArgument = ""
     journal_op = "reject_signup"
 
     def execute(self, effects: Effects) -> None:
-        """Delete it. Raises NotFound if somebody else has decided."""
-        signups = effects.state.signups
-        found = signups.of(PLATFORM).get(self.id)
-        if found is None:
-            raise NotFound(f"sign-up {self.id[:80]!r} does not exist, or is already approved or rejected")
-        signups.drop(effects.batch, PLATFORM, self.id)
-        details = f"{self.id}: tenant {found.request.tenant}{self.reason and f': {self.reason}'}"
-        effects.log_tenant(self.journal_op, self.tenant, self.caller, details)
-        self.reply = found
+        self.reply = _take(effects, self, self.reason)
 
 
 @dataclass(eq=False)
-class ApproveSignup(RejectSignup):
-    """Delete a sign-up whose tenant exists now."""
+class ApproveSignup(Operation[Signup]):
+    """Delete a sign-up whose tenant exists now. Replies what it was."""
 
+    id: str
     journal_op = "approve_signup"
+
+    def execute(self, effects: Effects) -> None:
+        self.reply = _take(effects, self)
+
+
+def _take(effects: Effects, step: RejectSignup | ApproveSignup, reason: str = "") -> Signup:
+    """Delete and return a sign-up. Raises NotFound if somebody else has decided."""
+    signups = effects.state.signups
+    found = signups.of(PLATFORM).get(step.id)
+    if found is None:
+        raise NotFound(f"sign-up {step.id[:80]!r} does not exist, or is already approved or rejected")
+    signups.drop(effects.batch, PLATFORM, step.id)
+    details = f"{step.id}: tenant {found.request.tenant}{reason and f': {reason}'}"
+    effects.log_tenant(step.journal_op, step.tenant, step.caller, details)
+    return found

@@ -26,14 +26,12 @@ def _suspension(
     return Suspension(mode, reason, without_surrogates(caller.principal), at, seq, engine_ms)
 
 
-def _check_change(
-    before: Suspension | None, mode: SuspensionMode, way_out: str, tenant: str, queue: str | None
-) -> None:
+def _check_change(before: Suspension | None, mode: SuspensionMode, remedy: str, tenant: str, queue: str | None) -> None:
     """Raise Conflict if another mode would end a freeze or fill: a move relies on it and on its reason."""
     if before is not None and before.mode not in {"settle", mode}:
         why = f" ({before.reason})" if before.reason else ""
         raise Conflict(
-            f"it is suspended with mode {before.mode}{why}, which mode {mode} would end: {way_out} it first",
+            f"it is suspended with mode {before.mode}{why}, which mode {mode} would end: {remedy} it first",
             tenant=tenant,
             queue=queue,
         )

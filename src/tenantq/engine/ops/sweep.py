@@ -129,10 +129,10 @@ class Sweep(Operation[None]):
         sizes: list[int] = []
         attempts: list[int] = []
         held: list[int] = []
-        whole = len(keys) < limit
+        at_end = len(keys) < limit
         for key, (_, deadline, id), lease in zip(keys, parsed, leases, strict=True):
             if effects.moved_bytes >= PART_BYTES:
-                whole = False
+                at_end = False
                 break
             queue.deadline_cursor = key[PREFIX_BYTES:] + b"\0"
             if lease is None or not lease.token or lease.deadline != deadline:
@@ -152,7 +152,7 @@ class Sweep(Operation[None]):
                 "lease_expired", queue, SYSTEM, ids=b"".join(expired), size=sizes, attempt=attempts,
                 process_ms=held, outcome="expired",
             )  # fmt: skip
-        if whole:
+        if at_end:
             queue.next_lease, queue.deadline_cursor = self._first_time(effects, store.li, _LEASES_AHEAD_MS), end
         return len(keys)
 
@@ -163,10 +163,10 @@ class Sweep(Operation[None]):
         keys = store.scan(store.ex, queue.prefix + queue.expiry_cursor, queue.prefix + end, limit)
         ex = store.ex.handle
         collected = 0
-        whole = len(keys) < limit
+        at_end = len(keys) < limit
         for key in keys:
             if effects.moved_bytes >= PART_BYTES:
-                whole = False
+                at_end = False
                 break
             _, expires_at, kind, ref = split_expiry_key(key)
             queue.expiry_cursor = key[PREFIX_BYTES:] + b"\0"
@@ -184,7 +184,7 @@ class Sweep(Operation[None]):
                     effects.batch.delete(queue.prefix + ref, store.re.handle)
         if collected:
             effects.log("collect", queue, SYSTEM, details=f"{collected} expiry entries")
-        if whole:
+        if at_end:
             queue.next_expiry, queue.expiry_cursor = self._first_time(effects, store.ex, _EXPIRIES_AHEAD_MS), end
         return len(keys)
 

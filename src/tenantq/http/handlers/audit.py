@@ -16,7 +16,7 @@ from tenantq.service.service import Service
 from tenantq.wire.compliance import ComplianceReply
 from tenantq.wire.tenants import AuditReply
 
-_Pages = Callable[[AuditQuery], Awaitable[AuditPage]]
+_PageReader = Callable[[AuditQuery], Awaitable[AuditPage]]
 
 _NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audit.parquet"}
 
@@ -56,7 +56,7 @@ async def audit_platform(
     return await _answer(request.query, lambda query: service.audit.query_platform(request.call, query))
 
 
-async def _answer(parameters: AuditParameters, page: _Pages) -> JsonReply[AuditReply] | Stream:
+async def _answer(parameters: AuditParameters, page: _PageReader) -> JsonReply[AuditReply] | Stream:
     fields = msgspec.structs.asdict(parameters)
     format, limit = fields.pop("format"), fields.pop("limit")
     if format == "json":
@@ -70,7 +70,7 @@ async def _answer(parameters: AuditParameters, page: _Pages) -> JsonReply[AuditR
 
 
 async def _parts(
-    writer: AuditFormat, page: _Pages, query: AuditQuery, found: AuditPage, limit: int | None
+    writer: AuditFormat, page: _PageReader, query: AuditQuery, found: AuditPage, limit: int | None
 ) -> AsyncIterator[bytes]:
     """Yield the file in pieces. Every page is authorized again."""
     left = limit

@@ -118,7 +118,7 @@ def _delivered(request: Request, deliveries: list[Delivery]) -> _Polled:
     """Return leased messages as a reply, or what encodes them in slices. That must not be cut short: they are leased."""
     if not deliveries:
         return NO_MESSAGES
-    now_ms = request.listener.clock.wall_ms()
+    now_ms = request.context.clock.wall_ms()
     if len(deliveries) <= SLICE_ITEMS and sum([len(one.body) for one in deliveries]) <= SLICE_BYTES:
         return json_reply(wire.PollReply(messages=[_delivered_item(one) for one in deliveries], now_at=now_ms))
     return list_reply("messages", deliveries, _delivered_item, _body_bytes, {"now_at": now_ms})

@@ -39,7 +39,7 @@ async def readyz(service: Service, request: Request, _: object) -> JsonReply[Rea
     details = service.status.readiness()
     if shards := service.other_shards.readiness():
         details["shards"] = shards
-    if request.listener.is_closing or not request.listener.is_ready:
+    if request.context.is_closing or not request.context.is_ready:
         return json_reply(Readiness("closing", details), 503, b"Retry-After: 1\r\n")
     if not details.get("ready"):
         return json_reply(Readiness("not_ready", details), 503, b"Retry-After: 1\r\n")
@@ -84,10 +84,10 @@ async def grow_cluster(service: Service, request: Request, body: GrowRequest) ->
 
 async def openapi(_: Service, request: Request, __: object) -> JsonReply[dict[str, Any]]:
     """Get the OpenAPI document."""
-    return request.listener.description.openapi
+    return request.context.description.openapi
 
 
 async def docs(_: Service, request: Request, __: object) -> Reply:
     """Get this API as a page."""
-    page = request.listener.description.page
+    page = request.context.description.page
     return Reply(page.body, 200, HTML, _PAGE_POLICY)

@@ -17,8 +17,8 @@ from tenantq.service.call import QueueInfo
 from tenantq.service.redrives import RedriveInfo
 from tenantq.service.service import Service
 from tenantq.wire import queues as wire
-from tenantq.wire.acts import DestroyRequest, SuspendRequest
 from tenantq.wire.exports import ImportReply, ImportRequest
+from tenantq.wire.lifecycle import DestroyRequest, SuspendRequest
 
 
 async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[wire.QueueReply]:
@@ -72,7 +72,7 @@ async def suspend_queue(service: Service, request: Request, body: SuspendRequest
 
 async def reopen_queue(service: Service, request: Request, _: object) -> wire.QueueReply:
     """Resume a suspended queue."""
-    return _queue(await service.queues.unsuspend(request.call, named_tenant(request), request.queue))
+    return _queue(await service.queues.resume(request.call, named_tenant(request), request.queue))
 
 
 async def pause_queue(service: Service, request: Request, _: object) -> wire.QueueReply:
@@ -82,7 +82,7 @@ async def pause_queue(service: Service, request: Request, _: object) -> wire.Que
 
 async def resume_queue(service: Service, request: Request, _: object) -> wire.QueueReply:
     """Resume deliveries."""
-    return _queue(await service.queues.resume(request.call, request.tenant, request.queue))
+    return _queue(await service.queues.unpause(request.call, request.tenant, request.queue))
 
 
 async def delete_queue(service: Service, request: Request, body: DestroyRequest) -> Empty:

@@ -15,9 +15,9 @@ from tenantq.http.request import QueryRequest, Request
 from tenantq.service.call import TenantInfo
 from tenantq.service.service import Service
 from tenantq.wire import tenants as wire
-from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest, SuspensionItem
 from tenantq.wire.alerts import AlertsReply, AlertTestReply, AlertTestRequest, ContainmentItem, ContainmentsReply
 from tenantq.wire.erasures import ErasureReply, ErasuresReply
+from tenantq.wire.lifecycle import DestroyRequest, ReasonRequest, SuspendRequest, SuspensionItem
 
 
 class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):

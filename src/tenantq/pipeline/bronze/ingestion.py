@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tenantq.pipeline.bronze.quarantine import row_faults
+from tenantq.pipeline.arrow_shuffle import FileRows
+from tenantq.pipeline.bronze.quarantine import QUARANTINE, row_faults
 from tenantq.pipeline.bronze.row_summary import RowSummary, combined, summarize
-from tenantq.pipeline.bronze.rows import RowRules, valid_rows
-from tenantq.pipeline.bronze.segments import verdicts, verify
-from tenantq.pipeline.exchange import FileRows
-from tenantq.pipeline.schemas import BRONZE, QUARANTINE, QUEUE_RESETS, SEGMENT_ROW, SEGMENTS, local_frame
+from tenantq.pipeline.bronze.rows import BRONZE, RowRules, valid_rows
+from tenantq.pipeline.bronze.segments import SEGMENTS, verdicts, verify
+from tenantq.pipeline.schemas import SEGMENT_ROW, local_frame
+from tenantq.pipeline.silver.queue_resets import QUEUE_RESETS
 
 LOCAL_ROWS: Final = 1_200_000
 """So many rows are verified in this process while Java starts. Spark workers would begin later, and take as long."""

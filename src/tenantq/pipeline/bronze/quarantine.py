@@ -7,7 +7,12 @@ from pyspark.sql import functions as f
 
 from tenantq.pipeline.bronze.rows import RowRules, row_fault
 from tenantq.pipeline.bronze.segments import chain_breaks
-from tenantq.pipeline.schemas import QUARANTINE
+from tenantq.pipeline.schemas import LONG, TEXT, table_columns
+
+QUARANTINE: Final = table_columns(
+    reason=TEXT, file=TEXT, shard=TEXT, first_seq=LONG, last_seq=LONG, count=LONG, details=TEXT
+)
+
 
 _ROW_REASONS: Final = ("missing_value", "unknown_op", "negative_value", "future_timestamp")
 

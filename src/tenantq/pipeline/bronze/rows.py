@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType
 
 from tenantq.pipeline.arrow_columns import (
     TIME,
@@ -21,9 +22,11 @@ from tenantq.pipeline.arrow_columns import (
     record_hashes,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows, joined
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, Sender, SentRows, joined
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
-from tenantq.pipeline.schemas import BRONZE, JOURNAL, KNOWN_OPS
+from tenantq.pipeline.schemas import JOURNAL, KNOWN_OPS, TEXT
+
+BRONZE: Final = StructType([*JOURNAL.fields, StructField("date", TEXT), StructField("hour", TEXT)])
 
 FUTURE_MS = 86_400_000
 """How far a row may be ahead of the pipeline's clock, because clocks of machines differ."""
@@ -80,11 +83,11 @@ def valid_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
     )
 
 
-def bronze(rows: DataFrame | FileRows, known: DataFrame | FileRows | None, pieces: Pieces) -> Exchange:
+def bronze(rows: DataFrame | FileRows, known: DataFrame | FileRows | None, pieces: Pieces) -> ArrowShuffle:
     """Return the ``known`` rows of some hours, if any, and new valid ``rows``, in the files that ``pieces`` describe."""
     sender = Sender(tuple(JOURNAL.names), partial(_send, pieces=pieces))
     inputs = [SentRows(one, sender) for one in (rows, known) if one is not None]
-    return Exchange(rows.sparkSession, inputs, pieces.count, _merged, BRONZE)
+    return ArrowShuffle(rows.sparkSession, inputs, pieces.count, _merged, BRONZE)
 
 
 def hour_places(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any]]:

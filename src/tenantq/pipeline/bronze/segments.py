@@ -15,6 +15,13 @@ from tenantq.journal.record import GENESIS
 from tenantq.journal.signing import PublicKey
 from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.bronze.segment_check import Verdict, verdict
+from tenantq.pipeline.schemas import BOOLEAN, LONG, TEXT, table_columns
+
+SEGMENTS: Final = table_columns(
+    manifest=TEXT, file=TEXT, shard=TEXT, first_seq=LONG, last_seq=LONG, previous_link=TEXT, last_link=TEXT,
+    sha256=TEXT, rows=LONG, reason=TEXT, details=TEXT, signed=BOOLEAN,
+)  # fmt: skip
+"""A segment, with the result of its verification. An empty reason means that it passed."""
 
 _FILES_PER_TASK: Final = 8
 

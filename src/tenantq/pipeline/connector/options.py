@@ -15,7 +15,7 @@ from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.errors import Invalid
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-_Count = Annotated[int, Meta(ge=1, le=1 << 50)]
+_BatchMax = Annotated[int, Meta(ge=1, le=1 << 50)]
 
 TOKEN_VARIABLE: Final = "TENANTQ_TOKEN"  # noqa: S105  # the variable's name
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
@@ -38,9 +38,9 @@ class StreamOptions(JournalOptions, frozen=True, kw_only=True):
     """How a journal is followed."""
 
     starting_offsets: str = "earliest"  # or "latest", or an offset as JSON; applies to a new checkpoint only
-    max_rows_per_batch: _Count | None = None
-    max_segments_per_batch: _Count | None = None
-    max_bytes_per_batch: _Count | None = None
+    max_rows_per_batch: _BatchMax | None = None
+    max_segments_per_batch: _BatchMax | None = None
+    max_bytes_per_batch: _BatchMax | None = None
     on_gap: Literal["fail", "wait", "skip"] = "fail"  # what to do where records are missing between segments
 
 

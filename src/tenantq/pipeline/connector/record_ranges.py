@@ -12,9 +12,10 @@ import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.journal.export_target import ExportTarget, local_path, open_target
+from tenantq.journal.export_target import ExportTarget, open_target
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PublicKey
+from tenantq.journal.target_url import local_path
 from tenantq.pipeline.connector.options import JournalOptions
 
 _READERS: Final = 16  # manifests that are read at a time

@@ -6,12 +6,18 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType
 
 from tenantq.pipeline.arrow_columns import Vocabulary, numbers
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.reduction import Reduction, few_rows
-from tenantq.pipeline.schemas import ANOMALIES
+from tenantq.pipeline.schemas import DOUBLE, TEXT, TIME, table_columns
 from tenantq.pipeline.silver.places_daily import offset
+
+ANOMALIES: Final = table_columns(
+    kind=TEXT, severity=TEXT, tenant=TEXT, queue=TEXT, principal=TEXT, first_at=TIME, last_at=TIME, observed=DOUBLE,
+    expected=DOUBLE, details=TEXT, evidence=ArrayType(TEXT), date=TEXT,
+)  # fmt: skip
 
 BURST_PER_MINUTE: Final = 20
 """Denials of one principal within a minute that count as a burst."""

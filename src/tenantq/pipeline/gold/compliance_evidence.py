@@ -15,7 +15,12 @@ from tenantq.domain.compliance import CONTROLS
 from tenantq.pipeline.arrow_columns import Vocabulary
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.reduction import Reduction, few_rows
-from tenantq.pipeline.schemas import COMPLIANCE
+from tenantq.pipeline.schemas import LONG, TEXT, table_columns
+
+COMPLIANCE: Final = table_columns(
+    control=TEXT, title=TEXT, tenant=TEXT, evidence=TEXT, count=LONG, status=TEXT, date=TEXT
+)
+
 
 RECORDED: Final = "recorded"
 _RESULT: Final = "status STRING, passed BIGINT, failed BIGINT, threshold STRING, text STRING"

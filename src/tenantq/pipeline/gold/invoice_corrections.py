@@ -10,7 +10,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.gold.invoice_lines import month_lines, months_of
 from tenantq.pipeline.lake.state import ClosedMonth
-from tenantq.pipeline.schemas import INVOICE_CORRECTIONS
+from tenantq.pipeline.schemas import MONEY, PRICE, TEXT, table_columns
+
+INVOICE_CORRECTIONS: Final = table_columns(
+    line=TEXT, corrects=TEXT, tenant=TEXT, item=TEXT, metric=TEXT, quantity=PRICE, amount=MONEY, currency=TEXT,
+    status=TEXT, approved_by=TEXT, period=TEXT,
+)  # fmt: skip
+
 
 _SCHEMA: Final = to_arrow_schema(INVOICE_CORRECTIONS)
 

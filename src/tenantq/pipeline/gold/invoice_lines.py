@@ -10,7 +10,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.price_book import Item, PriceBook
-from tenantq.pipeline.schemas import INVOICE_LINES
+from tenantq.pipeline.schemas import MONEY, PRICE, TEXT, table_columns
+
+INVOICE_LINES: Final = table_columns(
+    line=TEXT, tenant=TEXT, item=TEXT, kind=TEXT, metric=TEXT, quantity=PRICE, unit=PRICE, amount=MONEY,
+    currency=TEXT, details=TEXT, period=TEXT,
+)  # fmt: skip
+
 
 _CENT: Final = Decimal("0.01")
 _GB: Final = Decimal(1_000_000_000)

@@ -28,7 +28,7 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, date_texts
 
@@ -59,13 +59,13 @@ def service_times(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of
     return time_exchange(rows, lives, as_of_ms, slow_ms).frame()
 
 
-def time_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of_ms: int, slow_ms: int) -> Exchange:
-    """Return the exchange that computes ``service_times``."""
+def time_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of_ms: int, slow_ms: int) -> ArrowShuffle:
+    """Return the shuffle that computes ``service_times``."""
     parts = PeriodParts.by_date(rows, _PART_BYTES)
     times = Sender.reducing(TIMES, partial(_sent, kind=_TIMES, parts=parts))
     ages = Sender.reducing(STAYS, partial(_send_ages, parts=parts, as_of_ms=as_of_ms))
     inputs = (SentRows(rows, times), SentRows(lives, ages))
-    return Exchange(rows.sparkSession, inputs, parts.count, partial(_merged, slow_ms=slow_ms), _COLUMNS, kinds=2)
+    return ArrowShuffle(rows.sparkSession, inputs, parts.count, partial(_merged, slow_ms=slow_ms), _COLUMNS, kinds=2)
 
 
 def _times(rows: pa.Table) -> list[pa.Table]:

@@ -1,15 +1,23 @@
 """Gold ``slo_daily``: waiting and processing times, failures, and the error budget, by queue and day."""
 
 from collections.abc import Collection
+from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.arrow_shuffle import FileRows
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.gold.service_times import service_times
-from tenantq.pipeline.schemas import SLO_DAILY
+from tenantq.pipeline.schemas import DOUBLE, LONG, TEXT, table_columns
+
+SLO_DAILY: Final = table_columns(
+    tenant=TEXT, queue=TEXT, deliveries=LONG, wait_p50_ms=DOUBLE, wait_p95_ms=DOUBLE, wait_p99_ms=DOUBLE,
+    wait_max_ms=LONG, settled=LONG, process_p50_ms=DOUBLE, process_p95_ms=DOUBLE, process_p99_ms=DOUBLE,
+    process_max_ms=LONG, oldest_age_ms=LONG, acked=LONG, dead=LONG, expired=LONG, success_rate=DOUBLE,
+    dead_letter_rate=DOUBLE, slow=LONG, target=DOUBLE, error_budget=DOUBLE, error_budget_left=DOUBLE, date=TEXT,
+)  # fmt: skip
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True):

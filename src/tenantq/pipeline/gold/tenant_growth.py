@@ -5,8 +5,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.schemas import TENANT_GROWTH
+from tenantq.pipeline.schemas import DOUBLE, LONG, TEXT, table_columns
 from tenantq.pipeline.silver.tenant_changes import newest_setting
+
+TENANT_GROWTH: Final = table_columns(
+    tenant=TEXT, metric=TEXT, days=LONG, mean=DOUBLE, trend_per_day=DOUBLE, last_value=DOUBLE, quota=LONG,
+    quota_hit_on=TEXT, date=TEXT,
+)  # fmt: skip
 
 TREND_DAYS: Final = 28
 HORIZON_DAYS: Final = 3_650

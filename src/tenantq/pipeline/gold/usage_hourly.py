@@ -4,10 +4,17 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql.types import DecimalType
 
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
-from tenantq.pipeline.schemas import BYTE_MS, USAGE_HOURLY
+from tenantq.pipeline.schemas import BYTE_MS, LONG, TEXT, table_columns
 from tenantq.pipeline.silver.queue_resets import with_resets
+
+USAGE_HOURLY: Final = table_columns(
+    tenant=TEXT, queue=TEXT, operations=LONG, messages_in=LONG, messages_out=LONG, bytes_in=LONG,
+    bytes_out=LONG, byte_hours=DecimalType(38, 6), byte_ms=BYTE_MS, messages_stored=LONG, bytes_stored=LONG,
+    peak_backlog=LONG, peak_in_flight=LONG, refused=LONG, throttled=LONG, denied=LONG, hour=TEXT, date=TEXT,
+)  # fmt: skip
 
 _COUNTS: Final = (
     "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "refused", "throttled", "denied",

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tenantq.pipeline.arrow_columns import Vocabulary, by_part, group_starts
-from tenantq.pipeline.exchange import Exchange, Sender, SentRows, joined
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, Sender, SentRows, joined
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.reduction import REDUCED, Reduce, write_reduced
 from tenantq.pipeline.tables import LakeTable
@@ -33,13 +33,13 @@ _SKIPPED_BY: Final = frozenset(
 _DISTINCT: Final = ("message_id", "request_id")  # columns whose values hardly repeat
 
 
-def split_rows(rows: DataFrame, table: LakeTable, pieces: Pieces) -> Exchange:
+def split_rows(rows: DataFrame, table: LakeTable, pieces: Pieces) -> ArrowShuffle:
     """Return rows of a split table in its files."""
     assert table.split is not None, table.name
     send = partial(_send_pieces, places=table.split.places, pieces=pieces)
     merge = partial(_sorted_rows, order=table.order)
     inputs = [SentRows(rows, Sender(tuple(table.columns.names), send))]
-    return Exchange(rows.sparkSession, inputs, pieces.count, merge, table.columns)
+    return ArrowShuffle(rows.sparkSession, inputs, pieces.count, merge, table.columns)
 
 
 def _send_pieces(

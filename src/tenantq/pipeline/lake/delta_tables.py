@@ -25,7 +25,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Conflict, NotFound, TenantqError, Unavailable
-from tenantq.journal.export_target import local_path, open_target, shown_url
+from tenantq.journal.export_target import open_target
+from tenantq.journal.target_url import local_path, shown_url
 from tenantq.pipeline.lake.data_files import add_action, partition_values
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import (

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.errors import Conflict, Invalid, NotFound
-from tenantq.pipeline.exchange import Exchange, FileRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows
 from tenantq.pipeline.lake.data_files import (
     count_rows,
     name_files,
@@ -208,7 +208,7 @@ class Lake:
 
     def stage(
         self,
-        rows: DataFrame | Exchange,
+        rows: DataFrame | ArrowShuffle,
         table: str,
         covers: Callable[[str], bool] = lambda _: True,
         pieces: Pieces | None = None,
@@ -219,7 +219,7 @@ class Lake:
         """Write rows that replace every partition that ``covers`` accepts. Partitions that get no rows are removed.
 
         A partition is one file. Spark writes it, or this process if the rows are ``few``. Partitions of a split table may be
-        several files: their ``pieces``, which are counted if not given. Rows of an exchange are in these pieces already.
+        several files: their ``pieces``, which are counted if not given. Rows of a shuffle are in these pieces already.
         ``reductions`` are those of the tables that read a split table.
         """
         known = TABLES[table]

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, wr
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tenantq.errors import Conflict, Invalid, Unavailable
-from tenantq.journal.export_target import shown_url
+from tenantq.journal.target_url import shown_url
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.runtime.durable_files import sync, sync_all
 

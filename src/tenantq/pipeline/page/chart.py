@@ -11,7 +11,7 @@ import msgspec
 from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
-from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.page.renderer import render
 
 Unit = Callable[[float], str]
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from tenantq.pipeline.page.rendering import render
-from tenantq.pipeline.report.data import Period, ReportData, Row
+from tenantq.pipeline.page.renderer import render
+from tenantq.pipeline.report.data import Period, ReportData, ReportRow
 
 _STATES: Final = ("fail", "pass", "not_applicable", "recorded")  # the first that a control has counts
 
@@ -36,7 +36,7 @@ STANDARDS: Final = (
 
 
 def compliance_page(
-    standard: Standard, data: ReportData, period: Period, verified: Sequence[Row],
+    standard: Standard, data: ReportData, period: Period, verified: Sequence[ReportRow],
     links: Sequence[tuple[str, str]] = (), more: int = 0,
 ) -> bytes:  # fmt: skip
     """Return the page of a standard. ``links`` lead to those of tenants; ``more`` of them are not listed."""
@@ -50,7 +50,7 @@ def compliance_page(
     )  # fmt: skip
 
 
-def _counts(rows: Sequence[Row]) -> Mapping[str, int]:
+def _counts(rows: Sequence[ReportRow]) -> Mapping[str, int]:
     """Return how many controls failed, passed, did not apply, or have only records."""
     found: dict[tuple[str, str], int] = {}
     for row in rows:

@@ -9,7 +9,7 @@ import msgspec
 from tenantq.pipeline.tables import day_of
 
 _DAYS_MIN: Final = 3
-Row = dict[str, Any]
+ReportRow = dict[str, Any]
 """A row of a section, by the column names of its query."""
 
 
@@ -40,7 +40,7 @@ class ReportData(msgspec.Struct):
     """The sections of a report. The subject is a tenant's name, or empty for the platform."""
 
     subject: str
-    sections: defaultdict[str, list[Row]] = msgspec.field(default_factory=lambda: defaultdict(list))
+    sections: defaultdict[str, list[ReportRow]] = msgspec.field(default_factory=lambda: defaultdict(list))
 
     def add(self, section: str, text: str) -> None:
         """Add a row, given as JSON, to a section."""
@@ -50,7 +50,7 @@ class ReportData(msgspec.Struct):
         self.sections[section].append(row)
 
 
-def service_level(row: Row) -> Row:
+def service_level(row: ReportRow) -> ReportRow:
     """Return the share of messages delivered in time and not lost, whether it meets the target, and the budget left.
 
     A budget below 0 is overspent. It is None if the target leaves none. Without messages, nothing was missed.

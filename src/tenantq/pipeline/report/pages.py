@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
-from tenantq.pipeline.page.rendering import render
-from tenantq.pipeline.report.data import Period, ReportData, Row, service_level
+from tenantq.pipeline.page.renderer import render
+from tenantq.pipeline.report.data import Period, ReportData, ReportRow, service_level
 
 _GROWTH_NAMES: Final = {"messages_per_day": "Messages per day", "backlog": "Backlog", "stored_bytes": "Bytes stored"}
 _ORDER: Final = ("item", "shared", "minimum", "credit")
@@ -29,12 +29,12 @@ _USAGE_CHARTS: Final[tuple[tuple[str, Any, tuple[tuple[str, str, Any, int], ...]
 """Title, unit, and the series: name, column, kind, colour."""
 
 
-def tenant_page(data: ReportData, period: Period, verified: Sequence[Row]) -> bytes:
+def tenant_page(data: ReportData, period: Period, verified: Sequence[ReportRow]) -> bytes:
     """Return a tenant's report."""
     return render("tenant.html", growth=_growth(data.sections["growth"], period), **_common(data, period, verified))
 
 
-def platform_page(data: ReportData, period: Period, verified: Sequence[Row], links: Sequence[tuple[str, str]], more: int) -> bytes:  # fmt: skip
+def platform_page(data: ReportData, period: Period, verified: Sequence[ReportRow], links: Sequence[tuple[str, str]], more: int) -> bytes:  # fmt: skip
     """Return the platform's report. ``links`` lead to tenants' reports; ``more`` of them are not listed."""
     bills = [(month, list(rows)) for month, rows in groupby(data.sections["bills"], key=lambda one: one["period"])]
     return render(
@@ -48,7 +48,7 @@ def empty_page(why: str) -> bytes:
     return render("empty.html", why=why)
 
 
-def _common(data: ReportData, period: Period, verified: Sequence[Row]) -> dict[str, Any]:
+def _common(data: ReportData, period: Period, verified: Sequence[ReportRow]) -> dict[str, Any]:
     """Return the values that both templates use."""
     rows, days = data.sections, period.days
     totals = {name: sum(row[name] for row in rows["usage"]) for name in _SUMS}
@@ -86,7 +86,9 @@ def _common(data: ReportData, period: Period, verified: Sequence[Row]) -> dict[s
     }
 
 
-def _series(rows: Mapping[str, Row], days: Sequence[str], name: str, column: str, kind: Any, colour: int) -> Series:
+def _series(
+    rows: Mapping[str, ReportRow], days: Sequence[str], name: str, column: str, kind: Any, colour: int
+) -> Series:
     """Return a column by day; days without a row count as 0."""
     values = [float(rows[day][column]) if day in rows else 0.0 for day in days]
     return Series(name=name, values=values, kind=kind, colour=colour)
@@ -103,7 +105,7 @@ def _hours(known: Sequence[str]) -> list[str]:
 
 
 def _changes(
-    usage: Mapping[str, Row], places: Sequence[str], service: Sequence[Row], each: str
+    usage: Mapping[str, ReportRow], places: Sequence[str], service: Sequence[ReportRow], each: str
 ) -> dict[str, Any] | None:
     """Compare the second half of a report with its first half; None if that is too short."""
     half = len(places) // 2
@@ -126,16 +128,18 @@ def _changes(
     return {"from": parts[1][0], "to": parts[1][-1], "figures": figures, "kept": [one and one["kept"] for one in kept]}
 
 
-def _whole_service(days: Sequence[Row]) -> Row | None:
+def _whole_service(days: Sequence[ReportRow]) -> ReportRow | None:
     """Return all days as one row."""
     if not days:
         return None
-    sums: Row = {name: sum(day[name] for day in days) for name in ("deliveries", "acked", "slow", "dead", "expired")}
+    sums: ReportRow = {
+        name: sum(day[name] for day in days) for name in ("deliveries", "acked", "slow", "dead", "expired")
+    }
     sums["target"] = max(day["target"] for day in days)
     return sums | service_level(sums)
 
 
-def _service_plots(service: Sequence[Row], days: Sequence[str]) -> list[tuple[str, Markup]]:
+def _service_plots(service: Sequence[ReportRow], days: Sequence[str]) -> list[tuple[str, Markup]]:
     by_day = {row["date"]: row for row in service}
     known = [row["kept"] for row in service if row["kept"] is not None]
     if not known:
@@ -170,7 +174,7 @@ def _floor(share: float) -> float:
     return 0.0
 
 
-def _invoices(lines: Sequence[Row]) -> list[dict[str, Any]]:
+def _invoices(lines: Sequence[ReportRow]) -> list[dict[str, Any]]:
     """Return the invoice of each month, the newest first, with totals by currency that are the sums of their lines."""
     found = []
     with localcontext() as context:
@@ -188,7 +192,7 @@ def _growth_unit(metric: str) -> Callable[[float], str]:
     return number_format.size if metric == "stored_bytes" else number_format.short
 
 
-def _growth(rows: Sequence[Row], period: Period) -> list[dict[str, Any]]:
+def _growth(rows: Sequence[ReportRow], period: Period) -> list[dict[str, Any]]:
     """Return the newest trend of each metric, and a chart of the values with the trend and the quota."""
     found = []
     days = period.days
@@ -211,7 +215,7 @@ def _growth(rows: Sequence[Row], period: Period) -> list[dict[str, Any]]:
     return found
 
 
-def _trend(rows: Mapping[str, Row], days: Sequence[str]) -> list[float | None]:
+def _trend(rows: Mapping[str, ReportRow], days: Sequence[str]) -> list[float | None]:
     """Return the newest trend line over the days it was fitted to. It passes through their mean at their middle."""
     last = rows[max(rows)]
     count = last["days"]

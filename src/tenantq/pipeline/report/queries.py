@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.lake.lake import Lake
-from tenantq.pipeline.report.data import Period, ReportData, Row
+from tenantq.pipeline.report.data import Period, ReportData, ReportRow
 
 Sections = list[tuple[str, DataFrame, tuple[str, ...]]]  # name, rows, columns that order them
 
@@ -64,7 +64,7 @@ def report_data(spark: SparkSession, lake: Lake, period: Period, tenant: str | N
     yield from _by_subject(sections)
 
 
-def verification(spark: SparkSession, lake: Lake, period: Period) -> list[Row]:
+def verification(spark: SparkSession, lake: Lake, period: Period) -> list[ReportRow]:
     """Return the newest evidence in the period about the journal as a whole. It names no tenant."""
     rows = lake.view(spark, "compliance_soc2", period.holds)
     rows = rows.where((f.col("control") == _VERIFICATION) & _is_of_journal())

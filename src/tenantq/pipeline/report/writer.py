@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.lake.lake import Lake
-from tenantq.pipeline.page.rendering import write_page
+from tenantq.pipeline.page.renderer import write_page
 from tenantq.pipeline.report.compliance import STANDARDS, compliance_page
 from tenantq.pipeline.report.data import Period, ReportData
 from tenantq.pipeline.report.pages import empty_page, platform_page, tenant_page

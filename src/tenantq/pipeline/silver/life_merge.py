@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tenantq.pipeline.arrow_columns import TIME, Vocabulary, group_starts, in_order, numbers, ordered, times, whole
-from tenantq.pipeline.exchange import joined
+from tenantq.pipeline.arrow_shuffle import joined
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts, life_days
 from tenantq.pipeline.silver.queue_resets import ResetIndex
 
@@ -38,7 +38,7 @@ LIVES: Final = (
 _NEVER: Final = np.iinfo("i8").max
 
 
-class _Parts(msgspec.Struct):
+class _LifeColumns(msgspec.Struct):
     """Events and known lives as arrays, a row each. Texts are ranks in the vocabularies; ``group`` is the life."""
 
     known: NDArray[Any]  # whether the row is a known life
@@ -116,7 +116,7 @@ class _LifeMerge:
         self._parts = self._arranged()
         self._group()
 
-    def _arranged(self) -> _Parts:
+    def _arranged(self) -> _LifeColumns:
         events, known, last = self._events, self._known, self._last
         shard, known_shard, last_shard = self._shards.ranks
         queue, target, known_queue, last_queue = self._queues.ranks[:4]
@@ -126,7 +126,7 @@ class _LifeMerge:
         rank = np.empty(len(self._ids), "i8")
         rank[pc.sort_indices(self._ids).to_numpy()] = np.arange(len(rank))
         tenant = np.concatenate(self._tenants.ranks)
-        return _Parts(
+        return _LifeColumns(
             known=np.repeat([False, True], [len(events), len(known)]),
             key=tenant * len(rank) + rank[self._id_of],
             op=np.concatenate([op, np.full(len(known), -1)]),

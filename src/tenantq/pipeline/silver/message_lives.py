@@ -18,14 +18,28 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType
 
 from tenantq.pipeline.arrow_columns import Vocabulary, by_part, id_hashes, whole
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.lake.pieces import Pieces
-from tenantq.pipeline.schemas import MESSAGE_LIVES
+from tenantq.pipeline.schemas import BOOLEAN, INT, LONG, TEXT, TIME, table_columns
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, LAST_DAY, life_days
 from tenantq.pipeline.silver.life_merge import EVENTS, LIVES, OPEN, STATES, empty_events, in_one, merge_lives
 from tenantq.pipeline.silver.queue_resets import ResetIndex
+
+DELIVERY: Final = table_columns(seq=LONG, at=TIME, queue=TEXT, wait_ms=LONG)
+
+SETTLEMENT: Final = table_columns(seq=LONG, at=TIME, queue=TEXT, op=TEXT, process_ms=LONG)
+
+LAST: Final = table_columns(seq=LONG, place=INT, state=TEXT, queue=TEXT, at=TIME, shard=TEXT)
+
+MESSAGE_LIVES: Final = table_columns(
+    tenant=TEXT, message_id=TEXT, shard=TEXT, queue=TEXT, bytes=LONG, priority=INT, added_at=TIME,
+    first_wait_ms=LONG, wait_ms=LONG, process_ms=LONG, attempts=LONG, nacks=LONG, lease_expiries=LONG,
+    releases=LONG, dead_letters=LONG, redrives=LONG, outcome=TEXT, ended_at=TIME, leased_at_end=BOOLEAN,
+    deliveries=ArrayType(DELIVERY), settlements=ArrayType(SETTLEMENT), last=LAST, date=TEXT,
+)  # fmt: skip
 
 __all__ = ["OPEN", "STATES", "life_date", "life_events", "message_lives"]
 
@@ -53,7 +67,7 @@ def life_events(rows: DataFrame) -> DataFrame:
 
 def message_lives(
     rows: DataFrame | FileRows, known: DataFrame | FileRows | None, resets: DataFrame, pieces: Pieces | None = None
-) -> Exchange:
+) -> ArrowShuffle:
     """Merge new ``rows`` (bronze) into the ``known`` lives, if any; return rows of MESSAGE_LIVES.
 
     ``pieces`` are the files of the lives; without them, lives are computed in some parts.
@@ -63,7 +77,7 @@ def message_lives(
     if known is not None:
         inputs.append(SentRows(known, Sender(LIVES, partial(_send_lives, parts=parts, kind=_KNOWN))))
     merge = partial(_merged, resets=ResetIndex.of(resets))
-    return Exchange(rows.sparkSession, inputs, parts.count, merge, MESSAGE_LIVES, kinds=2)
+    return ArrowShuffle(rows.sparkSession, inputs, parts.count, merge, MESSAGE_LIVES, kinds=2)
 
 
 def life_places(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any]]:

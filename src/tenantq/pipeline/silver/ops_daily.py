@@ -8,10 +8,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tenantq.pipeline.arrow_columns import by_part, decoded, numbers
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
-from tenantq.pipeline.schemas import OPS_DAILY
+from tenantq.pipeline.schemas import LONG, TEXT, table_columns
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
+
+OPS_DAILY: Final = table_columns(tenant=TEXT, op=TEXT, outcome=TEXT, calls=LONG, rows=LONG, principals=LONG, date=TEXT)
 
 _PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 _KEY: Final = ("tenant", "op", "outcome", "date")
@@ -21,7 +23,7 @@ def ops_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return calls by tenant, op and outcome."""
     parts = PeriodParts.by_date(rows, _PART_BYTES)
     sent = SentRows(rows, Sender.reducing(OPS, partial(_send, parts=parts)))
-    return Exchange(rows.sparkSession, [sent], parts.count, _merged, OPS_DAILY).frame()
+    return ArrowShuffle(rows.sparkSession, [sent], parts.count, _merged, OPS_DAILY).frame()
 
 
 def _reduced(rows: pa.Table) -> list[pa.Table]:

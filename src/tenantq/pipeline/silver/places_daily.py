@@ -22,10 +22,14 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     times,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
-from tenantq.pipeline.schemas import PLACES_DAILY
+from tenantq.pipeline.schemas import LONG, TEXT, TIME, table_columns
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
+
+PLACES_DAILY: Final = table_columns(
+    tenant=TEXT, principal=TEXT, network=TEXT, calls=LONG, first_at=TIME, evidence=TEXT, date=TEXT
+)
 
 _PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 
@@ -39,7 +43,7 @@ def places_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return the networks (/24, /48) that each principal called from with success."""
     parts = PeriodParts.by_date(rows, _PART_BYTES)
     sent = SentRows(rows, Sender.reducing(PLACES, partial(_send, parts=parts)))
-    return Exchange(rows.sparkSession, [sent], parts.count, _merged, PLACES_DAILY).frame()
+    return ArrowShuffle(rows.sparkSession, [sent], parts.count, _merged, PLACES_DAILY).frame()
 
 
 def _reduced(rows: pa.Table) -> list[pa.Table]:

@@ -31,9 +31,9 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.arrow_shuffle import ArrowShuffle, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.reduction import Reduction
-from tenantq.pipeline.schemas import QUEUE_HOURS
+from tenantq.pipeline.schemas import BYTE_MS, INT, LONG, TEXT, table_columns
 from tenantq.pipeline.silver.queue_changes import (
     CALL,
     COUNTS,
@@ -49,6 +49,13 @@ from tenantq.pipeline.silver.queue_changes import (
 )  # fmt: skip
 from tenantq.pipeline.silver.queue_resets import ResetIndex
 from tenantq.pipeline.silver.removed_leases import removed_leases
+
+QUEUE_HOURS: Final = table_columns(
+    tenant=TEXT, queue=TEXT, shard=TEXT, epoch=INT, operations=LONG, messages_in=LONG, messages_out=LONG,
+    bytes_in=LONG, bytes_out=LONG, acked=LONG, nacked=LONG, lease_expired=LONG, dead=LONG, expired=LONG,
+    removed=LONG, healed=LONG, refused=LONG, throttled=LONG, denied=LONG, messages_net=LONG, bytes_net=LONG,
+    in_flight_net=LONG, backlog_top=LONG, in_flight_top=LONG, byte_ms=BYTE_MS, date=TEXT, hour=TEXT,
+)  # fmt: skip
 
 _HOUR_MS: Final = 3_600_000
 _PART_BYTES: Final = 32_000_000  # of rows whose rounds are merged by one task
@@ -67,14 +74,14 @@ def queue_hours(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets:
     return hour_exchange(rows, lives, resets).frame()
 
 
-def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> Exchange:
-    """Return the exchange that computes ``queue_hours``."""
+def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> ArrowShuffle:
+    """Return the shuffle that computes ``queue_hours``."""
     parts = PeriodParts.by_hour(rows, _PART_BYTES)
     index = ResetIndex.of(resets)
     changes = Sender.reducing(CHANGES, partial(_send, parts=parts, kinds=(_SUMMED, _ROUNDS)), resets=index)
     leases = Sender.reducing(LEASES_OF_REMOVED, partial(_send_removed, resets=index, parts=parts))
     inputs = (SentRows(rows, changes), SentRows(lives, leases))
-    return Exchange(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
+    return ArrowShuffle(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
 
 
 class _QueueEffects:

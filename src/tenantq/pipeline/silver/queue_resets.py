@@ -10,7 +10,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.arrow_columns import Vocabulary, ordered
-from tenantq.pipeline.schemas import QUEUE_RESETS
+from tenantq.pipeline.schemas import INT, LONG, TEXT, TIME, table_columns
+
+QUEUE_RESETS: Final = table_columns(shard=TEXT, tenant=TEXT, queue=TEXT, seq=LONG, n=INT, ts=TIME, op=TEXT)
+"""When a queue became empty, or, without a queue, all queues of a tenant."""
+
 
 RESETS: Final = ("purge", "drop_queue", "delete_tenant")
 """Ops that empty a queue, or all queues of a tenant."""
@@ -49,7 +53,7 @@ def with_resets(rows: DataFrame, resets: DataFrame, queue: str, shard: str = "sh
     )
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class AdjacentResets(msgspec.Struct, frozen=True):
     """The resets around rows of the journal."""
 
     passed: NDArray[Any]  # how many resets of its queue came before the row
@@ -57,16 +61,16 @@ class Surroundings(msgspec.Struct, frozen=True):
     next_purges: NDArray[Any]  # whether it is a purge
 
 
-Place = tuple[Vocabulary, NDArray[Any]]
+Ranks = tuple[Vocabulary, NDArray[Any]]
 """A column of rows: its vocabulary, and the rank of each row."""
-_Reset = tuple[int, int, int, str]  # seq, n, microseconds, op
+_Point = tuple[int, int, int, str]  # seq, n, microseconds, op
 
 
 class ResetIndex:
     """All resets by queue. Only resets of the same shard count, as in ``with_resets``."""
 
     def __init__(self, resets: Iterable[tuple[str, str, str, int, int, int, str]]) -> None:
-        self._of_queue: dict[tuple[str, str, str], list[_Reset]] = {}
+        self._of_queue: dict[tuple[str, str, str], list[_Point]] = {}
         for shard, tenant, queue, seq, n, us, op in resets:
             self._of_queue.setdefault((shard, tenant, queue), []).append((seq, n, us, op))
         self._tenants = {key[1] for key in self._of_queue}
@@ -78,11 +82,11 @@ class ResetIndex:
         return cls(tuple(row) for row in resets.select(*names).collect())
 
     def around(
-        self, shard: Place, tenant: Place, queue: Place, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
-    ) -> Surroundings:
+        self, shard: Ranks, tenant: Ranks, queue: Ranks, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
+    ) -> AdjacentResets:
         """Return the resets around rows. A reset at the very place of a row has passed, or is the next one."""
         count = len(seq)
-        found = Surroundings(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
+        found = AdjacentResets(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
         rows = np.flatnonzero(tenant[0].marked(tenant[1], self._tenants))
         if not len(rows):
             return found
@@ -103,14 +107,14 @@ class ResetIndex:
         found.next_purges[rows[coming]] = np.array([one[3] == "purge" for one in flat])[nexts]
         return found
 
-    def _resets(self, shard: str, tenant: str, queue: str) -> list[_Reset]:
+    def _resets(self, shard: str, tenant: str, queue: str) -> list[_Point]:
         """Return the resets of a queue and of its tenant, in order."""
         of_tenant = self._of_queue.get((shard, tenant, ""), [])
         return sorted([*(self._of_queue.get((shard, tenant, queue), []) if queue else []), *of_tenant])
 
     @staticmethod
     def _before(
-        of: NDArray[Any], seq: NDArray[Any], n: NDArray[Any], lists: list[list[_Reset]], flat: list[_Reset], *,
+        of: NDArray[Any], seq: NDArray[Any], n: NDArray[Any], lists: list[list[_Point]], flat: list[_Point], *,
         tie_passed: bool,
     ) -> NDArray[Any]:  # fmt: skip
         """Return how many of the resets, in the order of queues and records, come before each row."""

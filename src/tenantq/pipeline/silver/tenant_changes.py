@@ -9,7 +9,12 @@ from pyspark.sql import functions as f
 
 from tenantq.pipeline.arrow_columns import Vocabulary
 from tenantq.pipeline.reduction import Reduction, few_rows
-from tenantq.pipeline.schemas import TENANT_CHANGES
+from tenantq.pipeline.schemas import INT, LONG, TEXT, TIME, table_columns
+
+TENANT_CHANGES: Final = table_columns(
+    shard=TEXT, seq=LONG, n=INT, ts=TIME, tenant=TEXT, op=TEXT, details=TEXT, date=TEXT
+)
+
 
 PLACED: Final = "hold_tenant"
 LIFTED: Final = "release_hold"

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
-from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.page.renderer import render
 from tenantq.pipeline.simulation.load_forecast import LoadForecast, ShardForecast
 
 _POINTS: Final = 101

@@ -11,8 +11,8 @@ from tenantq.domain.validation import about, between, items, matching, text
 from tenantq.errors import Invalid
 
 _Url = Annotated[str, matching("https?://[^\\s/?#]+[^\\s]*", "an http or https URL")]
-_Address = Annotated[str, matching("[^\\s@]+@[^\\s@]+", "an e-mail address")]
-_File = Annotated[str, text(4_096)]
+_EmailAddress = Annotated[str, matching("[^\\s@]+@[^\\s@]+", "an e-mail address")]
+_FilePath = Annotated[str, text(4_096)]
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +20,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     url: Annotated[_Url, about("Where to post.")]
     secret_file: Annotated[
-        _File,
+        _FilePath,
         about(
             "File with the secret that signs. Use `whsec_` and base64, which libraries decode; other text is used as is."
         ),
@@ -33,10 +33,10 @@ class Email(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: Annotated[str, text(255, "SMTP server.")]
     port: Annotated[int, between(1, 65_535, "Port of the SMTP server.")] = 587
     starttls: Annotated[bool, about("Encrypt the connection. Off only for a server on this machine.")] = True
-    sender: Annotated[_Address, about("Address in From.")]
-    recipients: Annotated[tuple[_Address, ...], items(1, 50, "Addresses in To.")]
+    sender: Annotated[_EmailAddress, about("Address in From.")]
+    recipients: Annotated[tuple[_EmailAddress, ...], items(1, 50, "Addresses in To.")]
     user: Annotated[str, text(255, "User to log in as; none: no login.")] | None = None
-    password_file: Annotated[_File, about("File with the password of the user.")] | None = None
+    password_file: Annotated[_FilePath, about("File with the password of the user.")] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a user without a password."""
@@ -48,7 +48,7 @@ class AlertQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A target that gets each notification as a message in a queue of a tenantq server."""
 
     url: Annotated[_Url, about("URL of the server.")]
-    token_file: Annotated[_File, about("File with an API key that may add.")]
+    token_file: Annotated[_FilePath, about("File with an API key that may add.")]
     tenant: Annotated[TenantName, about("Tenant of the queue; none: the key's.")] | None = None
     queue: Annotated[QueueName, about("Queue to add to.")]
 

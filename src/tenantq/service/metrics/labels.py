@@ -44,7 +44,7 @@ class Sums(Protocol):
 F = TypeVar("F", bound=Sums)
 
 
-class Shown(Generic[S, F]):
+class LabelledSums(Generic[S, F]):
     """What a reader has seen under the labels of tenants or queues, and how that corrects the sums of the others.
 
     A scrape calls ``begin``, then ``show`` for every subject with a label, and then ``finish``.
@@ -89,8 +89,8 @@ class ReaderState:
     """What one reader of the metrics has seen. Each reader has its own, so that its series add up."""
 
     def __init__(self) -> None:
-        self.tenants = Shown[TenantState, TenantSums](TenantSums)
-        self.queues = Shown[QueueState, WorkSums](WorkSums)
+        self.tenants = LabelledSums[TenantState, TenantSums](TenantSums)
+        self.queues = LabelledSums[QueueState, WorkSums](WorkSums)
         self.limit = 0
 
     def begin(self) -> None:

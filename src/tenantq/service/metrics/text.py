@@ -11,7 +11,7 @@ from tenantq.engine.work_counters import TIME_BOUNDS_MS
 from tenantq.runtime.histogram import BOUNDS, Histogram
 from tenantq.runtime.loop_slices import joined, next_slice
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 _TIME_BOUNDS: Final = (*(str(bound / 1_000) for bound in TIME_BOUNDS_MS), "+Inf")
 _COARSE: Final = (*range(0, len(BOUNDS) - 1, 2), len(BOUNDS) - 1)
@@ -45,7 +45,7 @@ class MetricsText:
         text = ",".join([f'{name}="{value}"' for name, value in labels.items()])
         return f"{self._label},{text}" if self._label and text else self._label or text
 
-    def start(self, name: str, kind: Kind, meaning: str) -> None:
+    def start(self, name: str, kind: MetricKind, meaning: str) -> None:
         """Start a family."""
         self._families[name] = [f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n"]
 

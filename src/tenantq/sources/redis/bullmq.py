@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from tenantq.sources.redis.containers import ASIDE, Container, Kind, State, keys
+from tenantq.sources.redis.containers import ASIDE, Container, ContainerKind, MessageState, keys
 from tenantq.sources.source import SourceMessage, text_attributes
 
-_PARTS: Final[tuple[tuple[str, Kind, State], ...]] = (
+_PARTS: Final[tuple[tuple[str, ContainerKind, MessageState], ...]] = (
     ("active", "list", "in_progress"),
     ("wait", "list", "ready"),
     ("paused", "list", "ready"),

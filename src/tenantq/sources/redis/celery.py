@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.sources.redis.containers import ASIDE, Container, keys, kind_of
+from tenantq.sources.redis.containers import ASIDE, Container, RedisLayout, keys, kind_of
 from tenantq.sources.source import SourceMessage, json_object, text_attributes
 
 _PRIORITY: Final = "\x06\x16"
@@ -14,7 +14,7 @@ _BINDINGS: Final = "_kombu.binding."
 _UNACKED: Final = "unacked"
 
 
-class Celery:
+class Celery(RedisLayout):
     """The body of a message is Celery's full envelope, which a Celery worker on the SQS endpoint can read."""
 
     kind = "celery"
@@ -72,10 +72,6 @@ class Celery:
             attributes=text_attributes({"celery-task": headers.get("task"), "celery-id": headers.get("id")}),
             visible_at=_time(headers.get("eta")),
         )
-
-    def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: an envelope has no other keys."""
-        return []
 
 
 def _escaped(name: str) -> str:

@@ -21,8 +21,8 @@ from tenantq.sources.source import (
     batched,
 )
 
-Kind = Literal["list", "zset", "hash", "stream"]
-State = Literal["ready", "delayed", "in_progress", "dead"]
+ContainerKind = Literal["list", "zset", "hash", "stream"]
+MessageState = Literal["ready", "delayed", "in_progress", "dead"]
 ASIDE: Final = ":tenantq-draining"
 """Suffix of the list that holds what is being drained."""
 _PAGE: Final = 500
@@ -32,10 +32,10 @@ _DRAIN: Final = Path(__file__).with_name("drain.lua").read_text()
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """One key that holds messages, or their ids."""
 
-    kind: Kind
+    kind: ContainerKind
     key: str
     queue: str
-    state: State = "ready"
+    state: MessageState = "ready"
     tenant: str | None = None
     first: Literal["head", "tail"] = "head"  # of a list: the end that is delivered next
 
@@ -54,8 +54,9 @@ class RedisLayout(Protocol):
         The key of a message without an id is empty.
         """
 
-    def leftovers(self, container: Container, raw: bytes) -> list[str]:
+    def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002  # most elements have none
         """Return keys to delete together with a drained element."""
+        return []
 
 
 class RedisSource:

@@ -5,14 +5,14 @@ from typing import Any, Literal
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.sources.redis.containers import Container, kind_of
+from tenantq.sources.redis.containers import Container, RedisLayout, kind_of
 from tenantq.sources.source import SourceMessage
 
 _SECONDS_BELOW = 100_000_000_000
 """Scores below this are seconds since 1970, others milliseconds."""
 
 
-class PlainKeys:
+class PlainKeys(RedisLayout):
     """The keys that the command names. Scores of sorted sets that look like times are used as such."""
 
     kind = "redis"
@@ -47,10 +47,6 @@ class PlainKeys:
         if score is not None and score > 1e9:  # the year 2001 in seconds
             visible_at = int(score * 1_000) if score < _SECONDS_BELOW else int(score)
         return SourceMessage(key="", queue=container.queue, body=raw, visible_at=visible_at)
-
-    def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: an element has no other keys."""
-        return []
 
 
 def _json(fields: dict[bytes, bytes]) -> bytes:

@@ -3,13 +3,13 @@
 from typing import Any
 
 from tenantq.errors import Invalid
-from tenantq.sources.redis.containers import ASIDE, Container, keys
+from tenantq.sources.redis.containers import ASIDE, Container, RedisLayout, keys
 from tenantq.sources.source import SourceMessage, json_object, text_attributes
 
 _SETS = (("retry", "delayed"), ("schedule", "delayed"), ("dead", "dead"))
 
 
-class Sidekiq:
+class Sidekiq(RedisLayout):
     """The body of a message is the job as JSON."""
 
     kind = "sidekiq"
@@ -38,10 +38,6 @@ class Sidekiq:
             visible_at=int(score * 1_000) if container.state == "delayed" and score else None,
             dead=str(job.get("error_message") or "dead in Sidekiq") if container.state == "dead" else None,
         )
-
-    def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: a job has no other keys."""
-        return []
 
 
 def _time(value: object) -> int | None:

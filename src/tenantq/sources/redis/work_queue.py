@@ -4,7 +4,7 @@ import re
 from typing import Any, Final
 
 from tenantq.errors import Invalid
-from tenantq.sources.redis.containers import ASIDE, Container, State, keys, kind_of
+from tenantq.sources.redis.containers import ASIDE, Container, MessageState, RedisLayout, keys, kind_of
 from tenantq.sources.source import SourceMessage, json_object, text_attributes
 
 _OLD: Final = "jobqueue:"
@@ -12,7 +12,7 @@ _SKIPPED: Final = ("completed", "heartbeat", "metrics", "workers")
 _NEW: Final = re.compile(r"t:\{?(?P<tenant>[a-z0-9-]{3,32})\}?:(?P<queue>[^:]+)(?P<part>|:jobs|:dlq)")
 
 
-class WorkQueue:
+class WorkQueue(RedisLayout):
     """Jobs are JSON objects; producers push on the left, workers take from the right."""
 
     kind = "work-queue"
@@ -25,7 +25,9 @@ class WorkQueue:
             name = key.removeprefix(_OLD)
             if kind_of(client, key) not in {"list", "none"} or name.rpartition(":")[2] in _SKIPPED:
                 continue
-            state: State = "dead" if name == "dead_letter" else "in_progress" if name.startswith("worker:") else "ready"
+            state: MessageState = (
+                "dead" if name == "dead_letter" else "in_progress" if name.startswith("worker:") else "ready"
+            )
             queue = "jobs" if state != "ready" else name
             found.append(Container(kind="list", key=key, queue=queue, state=state, first="tail"))
         for key in keys(client, "t:*"):
@@ -62,7 +64,3 @@ class WorkQueue:
             attributes=text_attributes({"traceparent": job.get("traceparent"), "source-retries": job.get("retries")}),
             dead="dead letter of go-redis-work-queue" if container.state == "dead" else None,
         )
-
-    def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: a job has no other keys."""
-        return []

@@ -23,21 +23,21 @@ from tenantq.sqs.failures import (
     missing,
 )
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 
 RATE_MAX: Final = 500
 TASKS_MAX: Final = 10
 _STATUS: Final = {"running": "RUNNING", "done": "COMPLETED", "cancelled": "CANCELLED", "failed": "FAILED"}
 
 
-class Handle(msgspec.Struct, frozen=True, rename="camel"):
+class MoveTaskHandle(msgspec.Struct, frozen=True, rename="camel"):
     """The decoded handle of a message move task."""
 
     task_id: str
     source_arn: str
 
 
-async def start_message_move_task(sqs_call: SqsCall) -> Result:
+async def start_message_move_task(sqs_call: SqsCall) -> ActionResult:
     """Start to move dead letters back, or to another queue."""
     given = sqs_call.read(StartMessageMoveTask)
     source = await _source(sqs_call, given.source_arn)
@@ -66,7 +66,7 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
     return {"TaskHandle": _handle(sqs_call, source, task)}
 
 
-async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
+async def list_message_move_tasks(sqs_call: SqsCall) -> ActionResult:
     """Return the newest tasks of a dead-letter queue."""
     given = sqs_call.read(ListMessageMoveTasks)
     source = await _source(sqs_call, given.source_arn)
@@ -75,13 +75,13 @@ async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
     return {"Results": [_shown(sqs_call, source, task) for task in tasks[:most]]}
 
 
-async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
+async def cancel_message_move_task(sqs_call: SqsCall) -> ActionResult:
     """Cancel a task. Messages that it moved stay moved."""
     given = sqs_call.read(CancelMessageMoveTask)
     if not given.task_handle:
         raise missing("TaskHandle")
     try:
-        handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=Handle)
+        handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=MoveTaskHandle)
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
         raise invalid("Value for parameter TaskHandle is invalid.") from error
     source = await _source(sqs_call, handle.source_arn)
@@ -112,7 +112,7 @@ async def _find(sqs_call: SqsCall, address: QueueAddress, parameter: str) -> Fou
 
 def _handle(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> str:
     arn = sqs_call.arn(source.tenant_id, source.name)
-    return base64.b64encode(msgspec.json.encode(Handle(task.id, arn))).decode()
+    return base64.b64encode(msgspec.json.encode(MoveTaskHandle(task.id, arn))).decode()
 
 
 def _shown(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tenantq.domain.config import QueueConfig, SqsQueue
 from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.failures import OVER_LIMIT, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import AddPermission, RemovePermission
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 
 ACTIONS_MAX: Final = 7
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-async def add_permission(sqs_call: SqsCall) -> Result:
+async def add_permission(sqs_call: SqsCall) -> ActionResult:
     """Add a statement to the policy."""
     given, queue = await sqs_call.read_with_queue(AddPermission)
     label = _checked_label(given.label)
@@ -55,7 +55,7 @@ async def add_permission(sqs_call: SqsCall) -> Result:
     return None
 
 
-async def remove_permission(sqs_call: SqsCall) -> Result:
+async def remove_permission(sqs_call: SqsCall) -> ActionResult:
     """Remove a statement from the policy."""
     given, queue = await sqs_call.read_with_queue(RemovePermission)
     label = _checked_label(given.label)

@@ -23,7 +23,7 @@ from tenantq.sqs.failures import (
 )
 from tenantq.sqs.queue_attributes import (
     NEW_QUEUE,
-    Changes,
+    AttributeChanges,
     accepts_dead_letters,
     check_throughput,
     chosen,
@@ -39,13 +39,13 @@ from tenantq.sqs.requests import (
     Parameters,
     SetQueueAttributes,
 )
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 
 PAGE_MAX: Final = 1_000
 _REASON: Final = "requested over Amazon SQS"
 
 
-async def create_queue(sqs_call: SqsCall) -> Result:
+async def create_queue(sqs_call: SqsCall) -> ActionResult:
     """Create a queue, or return the existing one if its attributes match."""
     given = sqs_call.read(CreateQueue)
     if not given.queue_name:
@@ -55,7 +55,7 @@ async def create_queue(sqs_call: SqsCall) -> Result:
     fifo = name.endswith(FIFO_SUFFIX)
     tenant = await sqs_call.service.sqs_lookup.find_tenant(sqs_call.call, None, "put_queue", name)
     changes = read_attributes(attributes, fifo=fifo)
-    result: Result = {"QueueUrl": sqs_call.url(tenant.id, name)}
+    result: ActionResult = {"QueueUrl": sqs_call.url(tenant.id, name)}
     if _exists(sqs_call, tenant, attributes):
         return result
     if await sqs_call.state.deletions.is_on(sqs_call.call, tenant.name, tenant.id, name):
@@ -104,7 +104,7 @@ def _check_name(name: str, attributes: dict[str, str]) -> None:
 
 
 async def _check_redrive(
-    sqs_call: SqsCall, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
+    sqs_call: SqsCall, changes: AttributeChanges, attributes: dict[str, str], tenant_id: int, source: str
 ) -> None:
     """Raise SqsFailure unless the dead-letter queue has the same tenant and type and accepts the source."""
     if changes.redrive is None:
@@ -130,7 +130,7 @@ def _deleted_recently() -> SqsFailure:
     return SqsFailure(DELETED_RECENTLY, text)
 
 
-async def get_queue_url(sqs_call: SqsCall) -> Result:
+async def get_queue_url(sqs_call: SqsCall) -> ActionResult:
     """Return the URL of a queue by its name."""
     given = sqs_call.read(GetQueueUrl)
     if not given.queue_name:
@@ -146,14 +146,14 @@ async def get_queue_url(sqs_call: SqsCall) -> Result:
     return {"QueueUrl": sqs_call.url(queue.tenant_id, queue.name)}
 
 
-async def list_queues(sqs_call: SqsCall) -> Result:
+async def list_queues(sqs_call: SqsCall) -> ActionResult:
     """Return a page of queues by name, optionally with a name prefix."""
     given = sqs_call.read(ListQueues)
     found = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, None, prefix=given.queue_name_prefix or "")
     return _page(sqs_call, found, given, "QueueUrls")
 
 
-async def list_dead_letter_source_queues(sqs_call: SqsCall) -> Result:
+async def list_dead_letter_source_queues(sqs_call: SqsCall) -> ActionResult:
     """Return the source queues of a dead-letter queue."""
     given = sqs_call.read(ListQueues)
     queue = await sqs_call.queue(given.queue_url, "get_queue")
@@ -184,7 +184,7 @@ def _last_name(token: str) -> str:
         raise invalid_value("NextToken", token, "It is not one that was returned by an earlier call.") from error
 
 
-async def get_queue_attributes(sqs_call: SqsCall) -> Result:
+async def get_queue_attributes(sqs_call: SqsCall) -> ActionResult:
     """Return the requested attributes of a queue."""
     given, queue = await sqs_call.read_with_queue(GetQueueAttributes)
     if not given.attribute_names:
@@ -194,7 +194,7 @@ async def get_queue_attributes(sqs_call: SqsCall) -> Result:
     return {"Attributes": shown} if shown else {}
 
 
-async def set_queue_attributes(sqs_call: SqsCall) -> Result:
+async def set_queue_attributes(sqs_call: SqsCall) -> ActionResult:
     """Set some attributes of a queue."""
     given, queue = await sqs_call.read_with_queue(SetQueueAttributes)
     if not given.attributes:
@@ -213,7 +213,7 @@ async def set_queue_attributes(sqs_call: SqsCall) -> Result:
     return None
 
 
-async def purge_queue(sqs_call: SqsCall) -> Result:
+async def purge_queue(sqs_call: SqsCall) -> ActionResult:
     """Purge a queue: waiting messages, messages in flight, and deduplication IDs."""
     _, queue = await sqs_call.read_with_queue(Parameters)
     purges = sqs_call.state.purges
@@ -225,7 +225,7 @@ async def purge_queue(sqs_call: SqsCall) -> Result:
     return None
 
 
-async def delete_queue(sqs_call: SqsCall) -> Result:
+async def delete_queue(sqs_call: SqsCall) -> ActionResult:
     """Delete a queue with everything in it, leased or not."""
     _, queue = await sqs_call.read_with_queue(Parameters)
     await sqs_call.service.queues.delete(*sqs_call.at(queue), confirm=queue.name, reason=_REASON, force=True)

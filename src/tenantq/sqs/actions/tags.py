@@ -4,12 +4,12 @@ from typing import Final
 
 from tenantq.sqs.failures import invalid, missing
 from tenantq.sqs.requests import Parameters, TagQueue, UntagQueue
-from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import ActionResult, SqsCall
 
 TAGS_MAX: Final = 50
 
 
-async def tag_queue(sqs_call: SqsCall) -> Result:
+async def tag_queue(sqs_call: SqsCall) -> ActionResult:
     """Add tags. Tags of the same names are replaced."""
     given, queue = await sqs_call.read_with_queue(TagQueue)
     if not given.tags:
@@ -26,7 +26,7 @@ def check_tags(queue: str, tags: dict[str, str]) -> dict[str, str]:
     return tags
 
 
-async def untag_queue(sqs_call: SqsCall) -> Result:
+async def untag_queue(sqs_call: SqsCall) -> ActionResult:
     """Remove tags. Unknown tags are ignored."""
     given, queue = await sqs_call.read_with_queue(UntagQueue)
     if not given.tag_keys:
@@ -38,7 +38,7 @@ async def untag_queue(sqs_call: SqsCall) -> Result:
     return None
 
 
-async def list_queue_tags(sqs_call: SqsCall) -> Result:
+async def list_queue_tags(sqs_call: SqsCall) -> ActionResult:
     """Return all tags of a queue."""
     _, queue = await sqs_call.read_with_queue(Parameters)
     tags = (await sqs_call.service.queues.get(*sqs_call.at(queue))).config.tags

@@ -8,7 +8,7 @@ from psycopg import errors
 from psycopg.types.numeric import Int8
 
 from tenantq.errors import Invalid, StoreFailed
-from tenantq.store.postgres.session import BoundedConnection, PostgresSession, Row, fetch
+from tenantq.store.postgres.session import BoundedConnection, PostgresRow, PostgresSession, fetch
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.shard_lease import GIVE_UP_S, Claimant, ShardHeld, ShardLease, fenced, lost_commits, other_commit
 
@@ -38,7 +38,7 @@ class ShardOwnership:
             raise
         self.lease.start(self.hold, keeper.look_again)
 
-    def _claim(self, connection: BoundedConnection, who: Claimant, lease_ms: int) -> Row:
+    def _claim(self, connection: BoundedConnection, who: Claimant, lease_ms: int) -> PostgresRow:
         parameters = {"id": who.new_id, "word": who.word, "holder": who.name, "lease_ms": Int8(lease_ms)}
         try:
             found = fetch(connection, self._sql["claim"], parameters)
@@ -81,7 +81,7 @@ class ShardOwnership:
         time.sleep(_BUSY_S)
         return False
 
-    def check(self, state: list[Row], commit: int) -> None:
+    def check(self, state: list[PostgresRow], commit: int) -> None:
         """Raise StoreFailed unless the shard's row shows this owner, and ``commit`` exists."""
         address = self._commits.address
         if not state or (state[0][0], state[0][1]) != (self.epoch, self.word):
@@ -89,7 +89,7 @@ class ShardOwnership:
         if state[0][2] < commit:
             raise lost_commits(address, str(state[0][2]), commit)
 
-    def check_commit(self, state: list[Row]) -> None:
+    def check_commit(self, state: list[PostgresRow]) -> None:
         """Raise why the shard's row does not accept the next commit."""
         self.check(state, self.commit)
         raise other_commit(self._commits.address, str(state[0][2]))

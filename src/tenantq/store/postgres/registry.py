@@ -33,7 +33,7 @@ from tenantq.store.cluster_rows import (
 )
 from tenantq.store.postgres.address import PostgresAddress
 from tenantq.store.postgres.server_check import PostgresCheck, SessionLimits
-from tenantq.store.postgres.session import BoundedConnection, PostgresSession, Row, fetch
+from tenantq.store.postgres.session import BoundedConnection, PostgresRow, PostgresSession, fetch
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
@@ -138,7 +138,7 @@ class PostgresRegistry:
         """
         named = {"id": member.id, "member": encode(member), "assigner_ms": assigner_ms, "cluster": self._id}
 
-        def beat(connection: BoundedConnection) -> Row:
+        def beat(connection: BoundedConnection) -> PostgresRow:
             with connection.pipeline(), connection.transaction():
                 connection.execute(_NOT_DURABLE)
                 connection.execute(self._sql["write_member"], named)

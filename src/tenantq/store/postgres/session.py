@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from psycopg.errors import Diagnostic
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
-Rows = list[Row]
+PostgresRow = tuple[Any, ...]
+PostgresRows = list[PostgresRow]
 log = logging.getLogger("tenantq")
 
 _BACKOFF: Final = Backoff(20, 200)
@@ -64,7 +64,7 @@ class Silent(psycopg.OperationalError):
     """The server did not answer in time."""
 
 
-class BoundedConnection(psycopg.Connection[Row]):
+class BoundedConnection(psycopg.Connection[PostgresRow]):
     """A connection that raises Silent if the server is silent for ``answer_s``."""
 
     answer_s = 5.0
@@ -148,7 +148,7 @@ class PostgresSession:
             except (psycopg.Error, ReadOnlyServer):
                 self._disconnect()
 
-    def execute(self, statement: LiteralString, parameters: dict[str, Any] | None = None) -> Rows:
+    def execute(self, statement: LiteralString, parameters: dict[str, Any] | None = None) -> PostgresRows:
         """Run one statement, which is a transaction of its own, and return its rows."""
         return self.call(lambda connection: fetch(connection, statement, parameters))
 
@@ -272,10 +272,10 @@ class PostgresSession:
 
 
 def fetch(
-    connection: psycopg.Connection[Row], statement: LiteralString, parameters: dict[str, Any] | None = None
-) -> Rows:
+    connection: psycopg.Connection[PostgresRow], statement: LiteralString, parameters: dict[str, Any] | None = None
+) -> PostgresRows:
     """Run a statement and return its rows; none if it returns nothing."""
-    cursor: Cursor[Row] = connection.execute(statement, parameters, binary=True)
+    cursor: Cursor[PostgresRow] = connection.execute(statement, parameters, binary=True)
     return cursor.fetchall() if cursor.description is not None else []
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tenantq.domain.validation import about, between, matching
-from tenantq.store.remote_settings import LeaseMs, PatienceMs
+from tenantq.store.remote_settings import OwnershipLeaseMs, PatienceMs
 
 
 class PostgresSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class PostgresSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         about("What a commit waits for on synchronous standbys, as in PostgreSQL. Locally it is always flushed."),
     ] = "on"
     patience_ms: PatienceMs = 10_000
-    lease_ms: LeaseMs = 3_000
+    lease_ms: OwnershipLeaseMs = 3_000
     snapshot_ms: Annotated[
         int, between(1_000, 21_600_000, "Longest life of a snapshot. While one is open, deleted rows keep their space.")
     ] = 600_000

@@ -15,7 +15,7 @@ from tenantq.store.change_batch import remote_families
 from tenantq.store.interface import Beat, Family, StoreReader
 from tenantq.store.local_identity import check_identity
 from tenantq.store.postgres.client import PostgresClient
-from tenantq.store.postgres.reading import RowReader
+from tenantq.store.postgres.row_reader import PostgresRowReader
 from tenantq.store.postgres.snapshot import ReadTransaction
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.store import MARK
@@ -55,7 +55,7 @@ class ShardReader(StoreReader):
         except BaseException:
             self.close()
             raise
-        self._reader = RowReader(self._transaction.execute, sql)
+        self._reader = PostgresRowReader(self._transaction.execute, sql)
         super().__init__(remote_families())
 
     def close(self) -> None:

@@ -16,9 +16,9 @@ import psycopg
 from tenantq.errors import Unavailable
 from tenantq.store.keys import after
 from tenantq.store.postgres.client import PostgresClient
-from tenantq.store.postgres.reading import RowReader
+from tenantq.store.postgres.row_reader import PostgresRowReader
 from tenantq.store.postgres.server_check import SessionLimits
-from tenantq.store.postgres.session import BoundedConnection, Rows, fetch
+from tenantq.store.postgres.session import BoundedConnection, PostgresRows, fetch
 from tenantq.store.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ class ReadTransaction:
         self._connection: BoundedConnection | None = None
         self.state = self._session.call(lambda one: self._begin(one, sql["read_state"]), stays_open=True)
 
-    def _begin(self, connection: BoundedConnection, statement: LiteralString) -> Rows:
+    def _begin(self, connection: BoundedConnection, statement: LiteralString) -> PostgresRows:
         fetch(connection, _BEGIN)
         state = fetch(connection, statement)  # the first statement fixes what the transaction sees
         self._connection = connection
         return state
 
-    def execute(self, statement: LiteralString, parameters: dict[str, Any]) -> Rows:
+    def execute(self, statement: LiteralString, parameters: dict[str, Any]) -> PostgresRows:
         """Run a statement."""
         if self._connection is None:
             raise Unavailable("the snapshot is closed")
@@ -79,7 +79,7 @@ class PostgresSnapshot:
             opened.callback(transaction.close)
             self._closing = opened.pop_all()
         self.state = transaction.state
-        self._reader = RowReader(transaction.execute, sql)
+        self._reader = PostgresRowReader(transaction.execute, sql)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         return self._reader.get_many(family, [key])[0]

@@ -20,8 +20,8 @@ from tenantq.store.local_identity import check_identity
 from tenantq.store.postgres.client import PostgresClient
 from tenantq.store.postgres.files import PostgresFiles
 from tenantq.store.postgres.ownership import ShardOwnership
-from tenantq.store.postgres.reading import RowReader, stored_key
-from tenantq.store.postgres.session import BoundedConnection, Rows
+from tenantq.store.postgres.row_reader import PostgresRowReader, stored_key
+from tenantq.store.postgres.session import BoundedConnection, PostgresRows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
@@ -73,7 +73,7 @@ class PostgresStore(Store):
             check_identity(path, MARK, client.address, owner.id, read_only=False)
             self._closing = opened.pop_all()
         client.check.in_use = True
-        self._reader = RowReader(self._read, sql)
+        self._reader = PostgresRowReader(self._read, sql)
         self.files = PostgresFiles(client, sql, shard)
         self.ownership = self.sync_marker = owner.lease
 
@@ -101,7 +101,7 @@ class PostgresStore(Store):
 
     # ---- reading ----
 
-    def _read(self, statement: Any, parameters: dict[str, Any]) -> Rows:
+    def _read(self, statement: Any, parameters: dict[str, Any]) -> PostgresRows:
         """Run a statement, and confirm that this process owned the shard until then. If not, this ownership ends."""
         try:
             found = self._session.execute(statement, parameters)

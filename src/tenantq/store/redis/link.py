@@ -34,8 +34,8 @@ else:
     _UNNAMED = {"driver_info": DriverInfo(name=None, lib_version=None)}
 """Connections do not name their library: looking its version up takes longer than to connect."""
 
-Node = tuple[str, int]
-Command = tuple[bytes | str | int, ...]
+RedisNode = tuple[str, int]
+RedisCommand = tuple[bytes | str | int, ...]
 Ask = Callable[..., Any]  # sends one command to a server that is being checked
 
 log = logging.getLogger("tenantq")
@@ -46,7 +46,7 @@ ANSWER_S_MAX: Final = 5.0
 _CONNECT_S: Final = 1.0
 _FIND_S: Final = 1.0
 """How long a node may take to name the owner of a slot before another node is asked."""
-_answering: dict[tuple[Node, ...], Node] = {}
+_answering: dict[tuple[RedisNode, ...], RedisNode] = {}
 """By the nodes of an address: the one that answered last. New links ask it first, so that a node that hangs delays few of them."""
 _TRANSIENT: Final = (
     exceptions.MovedError,
@@ -67,7 +67,7 @@ class Script:
         self.text = Path(__file__).with_name(f"{name}.lua").read_bytes()
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
-    def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
+    def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> RedisCommand:
         """Return the command that runs it on a server that has loaded it."""
         return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
 
@@ -102,7 +102,7 @@ class SlotLink:
         self._check = check
         self._lock = threading.RLock()
         self._connection: Any = None
-        self._node: Node | None = None  # the last known owner of the slot
+        self._node: RedisNode | None = None  # the last known owner of the slot
         self._server = b""  # the id of that server
         self._seed: int | None = None  # the node to ask next
         self._closing = False
@@ -149,7 +149,7 @@ class SlotLink:
 
     def calls(
         self,
-        commands: Sequence[Command],
+        commands: Sequence[RedisCommand],
         *,
         scripts: Sequence[Script] = (),
         patience_s: float | None = None,
@@ -212,7 +212,7 @@ class SlotLink:
 
     # ---- one try ----
 
-    def _attempt(self, commands: Sequence[Command], scripts: Sequence[Script], *, bound: bool) -> list[Any]:
+    def _attempt(self, commands: Sequence[RedisCommand], scripts: Sequence[Script], *, bound: bool) -> list[Any]:
         connection = self._connected()
         answers = self._exchange(connection, commands)
         if any(isinstance(one, exceptions.NoScriptError) for one in answers):
@@ -240,7 +240,7 @@ class SlotLink:
             raise answer
         return answers
 
-    def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
+    def _exchange(self, connection: Any, commands: Sequence[RedisCommand]) -> list[Any]:
         connection.send_packed_command(connection.pack_commands(commands), check_health=False)
         answers: list[Any] = []
         for _ in commands:
@@ -250,7 +250,9 @@ class SlotLink:
                 answers.append(error)
         return answers
 
-    def _ask(self, asked: exceptions.AskError, commands: Sequence[Command], scripts: Sequence[Script]) -> list[Any]:
+    def _ask(
+        self, asked: exceptions.AskError, commands: Sequence[RedisCommand], scripts: Sequence[Script]
+    ) -> list[Any]:
         """Send commands once to the node that the slot is migrating to."""
         node = (asked.host or (self._node or ("", 0))[0], asked.port)
         connection = self._make(node)
@@ -258,7 +260,7 @@ class SlotLink:
             connection.connect()
             self._check(self._asker(connection))
             self._exchange(connection, [("SCRIPT", "LOAD", script.text) for script in scripts])
-            pairs: list[Command] = [one for command in commands for one in (("ASKING",), command)]
+            pairs: list[RedisCommand] = [one for command in commands for one in (("ASKING",), command)]
             return self._exchange(connection, pairs)[1::2]
         finally:
             connection.disconnect()
@@ -301,7 +303,7 @@ class SlotLink:
         self._disconnect()
         self._node = (moved.host or here[0], moved.port)
 
-    def _find(self) -> Node:
+    def _find(self) -> RedisNode:
         """Ask the nodes of the cluster, one after another, for the owner of the slot."""
         trouble: Exception = exceptions.ConnectionError("no node of the cluster knows the owner of the shard's slot")
         nodes = self.address.nodes
@@ -327,7 +329,7 @@ class SlotLink:
                     return ((primary[0] or b"").decode() or seed[0], primary[1])
         raise trouble
 
-    def _make(self, node: Node, answer_s: float | None = None) -> Any:
+    def _make(self, node: RedisNode, answer_s: float | None = None) -> Any:
         address, answer_s = self.address, self.answer_s if answer_s is None else min(answer_s, self.answer_s)
         options: dict[str, Any] = {
             "username": address.username,

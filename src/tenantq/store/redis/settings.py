@@ -6,7 +6,7 @@ import msgspec
 
 from tenantq.domain.names import ShardName
 from tenantq.domain.validation import about, between
-from tenantq.store.remote_settings import LeaseMs, PatienceMs
+from tenantq.store.remote_settings import OwnershipLeaseMs, PatienceMs
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,4 +19,4 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         about("How a round gets to disk: read from CONFIG GET, or given where that is not allowed."),
     ] = "look"
     patience_ms: PatienceMs = 10_000
-    lease_ms: LeaseMs = 3_000
+    lease_ms: OwnershipLeaseMs = 3_000

@@ -13,11 +13,11 @@ from typing import Final
 
 from tenantq.errors import Unavailable
 from tenantq.store.change_batch import NUMBER, ChangeBatch
-from tenantq.store.interface import Items
+from tenantq.store.interface import Items, StoreSnapshot
 from tenantq.store.keys import after
 from tenantq.store.redis.batch import touched
 from tenantq.store.redis.layout import GROUPED, JOURNAL, covers, group_of, lex_bounds
-from tenantq.store.redis.reading import Reader
+from tenantq.store.redis.row_reader import RedisRowReader
 
 KEPT_BYTES_MAX: Final = 128 << 20
 """Most bytes of old values of one snapshot that are kept in memory."""
@@ -43,8 +43,8 @@ class _Old:
         return self.order[bisect_left(self.order, lower) : bisect_left(self.order, upper)]
 
 
-class RedisSnapshot:
-    """A ``StoreSnapshot`` of the rows in [lower, upper) of some families."""
+class RedisSnapshot(StoreSnapshot):
+    """A snapshot of the rows in [lower, upper) of some families."""
 
     def __init__(self, snapshots: RedisSnapshots, lower: bytes, upper: bytes, families: tuple[str, ...]) -> None:
         self._snapshots = snapshots
@@ -53,10 +53,6 @@ class RedisSnapshot:
         self.kept: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}  # the keys that keep the rows of a deleted queue
         self.bytes = 0
         self.overrun = False
-
-    def get(self, family: str, key: bytes) -> bytes | None:
-        found = self.items(family, key, key + b"\0", 1)
-        return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
         found: list[bytes] = []
@@ -105,7 +101,7 @@ class RedisSnapshot:
 class RedisSnapshots:
     """The open snapshots of a store. Its lock is held while a batch that affects them is written."""
 
-    def __init__(self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, reader: RedisRowReader, kept: bytes, unlink: Callable[[list[bytes]], None]) -> None:
         """Prepare. Names of kept keys start with ``kept``, which is unique to this owner."""
         self._reader, self._kept, self._unlink = reader, kept, unlink
         self.lock = threading.RLock()

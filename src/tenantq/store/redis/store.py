@@ -21,9 +21,9 @@ from tenantq.store.redis.batch import Steps, groups_with_rows
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.files import RedisFiles
 from tenantq.store.redis.layout import GROUPED, JOURNAL, Layout, covers
-from tenantq.store.redis.link import ANSWER_S_MAX, Command, Script, SlotLink
+from tenantq.store.redis.link import ANSWER_S_MAX, RedisCommand, Script, SlotLink
 from tenantq.store.redis.ownership import FORMAT, Ownership
-from tenantq.store.redis.reading import Reader
+from tenantq.store.redis.row_reader import RedisRowReader
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
 from tenantq.store.shard_lease import ReleaseSignal, claim_when_free
@@ -99,12 +99,12 @@ class RedisStore(Store):
             opened.callback(owner.give_up)
             check_identity(path, MARK, address, owner.id, read_only=read_only)
             self._prefixes: set[bytes] = set()
-            self._reader = Reader(self._link, layout, self._prefixes, owner)
+            self._reader = RedisRowReader(self._link, layout, self._prefixes, owner)
             self._load()
             self._closing = opened.pop_all()
         self._durability.in_use = True
         self.found_is_durable = not settings.replicas and not self._durability.waits_for_aof
-        self._side_reader = Reader(self._side, layout, self._prefixes, owner)
+        self._side_reader = RedisRowReader(self._side, layout, self._prefixes, owner)
         self._snapshots = RedisSnapshots(self._side_reader, layout.kept + b":" + owner.epoch, self._unlink)
         self.files = RedisFiles(address, self._side)
         self.ownership = owner.lease
@@ -133,7 +133,7 @@ class RedisStore(Store):
         if kept and not self._read_only:
             self._unlink(list(kept))
 
-    def _prefixes_from(self, low: bytes) -> Command:
+    def _prefixes_from(self, low: bytes) -> RedisCommand:
         return ("ZRANGE", self._layout.prefixes, low, "+", "BYLEX", "LIMIT", 0, _PREFIXES_PAGE)
 
     def _unlink(self, names: list[bytes]) -> None:
@@ -154,7 +154,7 @@ class RedisStore(Store):
 
     # ---- reading ----
 
-    def _reader_of(self, family: Family) -> Reader:
+    def _reader_of(self, family: Family) -> RedisRowReader:
         """Return what reads a family. Exports and audits read long parts of the journal, and commits must not wait for them."""
         return self._side_reader if family.name == JOURNAL else self._reader
 

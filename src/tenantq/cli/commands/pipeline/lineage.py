@@ -16,7 +16,7 @@ def lineage(*, out: Path | None) -> Output:
     """Show each table's sources, columns, partitions and function. Requires neither a lake nor Java."""
     with options.extras():
         from tenantq.pipeline import lineage as lines  # noqa: PLC0415  # columns need PySpark
-        from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415
+        from tenantq.pipeline.page.renderer import write_page  # noqa: PLC0415
     nodes = lines.lineage()
     if out is not None:
         written = {".html": lines.as_html, ".md": lines.as_markdown}.get(out.suffix)

@@ -49,7 +49,7 @@ def run(journal: str, lake_path: str, *, master: str | None, memory: str, **give
 
 def stages_of(journal: str) -> list[str]:
     """Return the stages of a run over a journal. Raises Invalid for one that does not exist, before Spark starts."""
-    from tenantq.journal.export_target import local_path  # noqa: PLC0415  # as above
+    from tenantq.journal.target_url import local_path  # noqa: PLC0415  # as above
     from tenantq.pipeline.journal_source import FETCH, open_journal  # noqa: PLC0415
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
 

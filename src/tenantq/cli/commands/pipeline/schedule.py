@@ -11,7 +11,7 @@ import click
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.options import DIRECTORY, FILE, Count
 from tenantq.cli.output import Output, output_command
-from tenantq.journal.export_target import local_path
+from tenantq.journal.target_url import local_path
 
 _CRON: Final = """\
 # cron: add with 'crontab -e'. Exit code 7 means that the previous run has not ended; the next one continues.

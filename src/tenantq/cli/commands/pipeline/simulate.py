@@ -38,7 +38,7 @@ def simulate(
     after = before.grown(add_shards, add_regions)
     options.check_out(out)
     with options.extras():
-        from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.page.renderer import write_page  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.simulation.forecast_page import simulation_page  # noqa: PLC0415
         from tenantq.pipeline.simulation.load_forecast import Placement, forecast_loads, shards_csv  # noqa: PLC0415
 
