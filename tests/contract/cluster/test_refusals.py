@@ -11,9 +11,10 @@ from redis.crc import key_slot
 
 from tenantq.domain.cluster_view import Member
 from tenantq.errors import Invalid, StoreFormat, Unavailable
-from tenantq.server import Server, cluster_member
+from tenantq.gates.key_maker import KeyMaker
+from tenantq.journal.signing import SigningKey
+from tenantq.server import cluster_member
 from tenantq.server.cluster_member import HostServer
-from tenantq.settings import OFF, ServerSettings
 from tenantq.store import cluster_rows
 from tests.contract.cluster.hosts import TOKEN, TwoPrimaries, client_of, host_settings, hosting, registry_of
 from tests.contract.cluster.test_members import until
@@ -101,14 +102,14 @@ async def test_data_of_an_embedded_store_stays_as_it_is(shared_store: SharedStor
     """The keys of a cluster would make its API keys and its journal invalid."""
     async with hosting(tmp_path / "one", shared_store.url, "embedded"):
         pass
-    embedded = Server(ServerSettings(data_dir=str(tmp_path / "two"), http="127.0.0.1:0", rpc=OFF), admin_token=TOKEN)
-    async with embedded:
-        pass
-    message = await refused(tmp_path / "two", shared_store, "embedded")
-    assert message.startswith(
-        f"{tmp_path / 'two'} contains an embedded store. Use another data directory for the store"
-    )
-    assert not (tmp_path / "two" / "member").exists()
+    embedded = tmp_path / "two"
+    embedded.mkdir()
+    (embedded / "format").write_text("any\n")
+    KeyMaker.load_or_make(embedded)
+    SigningKey.load_or_make(embedded)
+    message = await refused(embedded, shared_store, "embedded")
+    assert message.startswith(f"{embedded} contains an embedded store. Use another data directory for the store")
+    assert not (embedded / "member").exists()
 
 
 async def test_refused_server_gets_no_keys_of_the_cluster(shared_store: SharedStore, tmp_path: Path) -> None:
