@@ -61,7 +61,7 @@ async def test_a_server_that_can_open_no_shard_is_not_ready(
     """It says why, logs it once for each shard although it tries again, and logs when a shard is open."""
     attempts = dict.fromkeys(range(SHARDS), 0)
 
-    async def refuse(_: ShardHost, shard: int) -> None:
+    async def refuse(_: ShardHost, shard: int, __: object) -> None:
         attempts[shard] += 1
         raise StoreFailed(f"no space left (attempt {attempts[shard]})")
 

@@ -331,8 +331,10 @@ async def test_keys_of_a_tenant_have_its_name_wherever_they_are(primaries: TwoPr
 
     def keys(id: int) -> dict[str, int]:
         """Return the keys of a tenant's queues, each with its shard. All have its name."""
-        pattern = re.compile(rf"t:{{keys:(\d+)}}:(.*:{id:x}\.[0-9a-f]+:.*)")
-        texts = [key.decode() for node in primaries.nodes for key in node.client().scan_iter("t:{keys:*", count=10_000)]
+        pattern = re.compile(rf"t:{{names:(\d+)}}:(.*:{id:x}\.[0-9a-f]+:.*)")
+        texts = [
+            key.decode() for node in primaries.nodes for key in node.client().scan_iter("t:{names:*", count=10_000)
+        ]
         found = {match[2]: int(match[1]) for text in texts if (match := pattern.fullmatch(text)) is not None}
         assert all(name.startswith(f"{tenant}:") for name in found)
         scanned = [
@@ -341,8 +343,8 @@ async def test_keys_of_a_tenant_have_its_name_wherever_they_are(primaries: TwoPr
         assert len(scanned) == len(found)
         return found
 
-    async with hosting(tmp_path, primaries.url, "keys", **SECRET) as server, client_of(server) as client:
-        tenant = await tenant_on(client, [2], "keys")
+    async with hosting(tmp_path, primaries.url, "names", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [2], "names")
         id = (await client.get(f"/v1/tenants/{tenant}")).json()["id"]
         for number in range(4):
             path = f"/v1/tenants/{tenant}/queues/q{number}"

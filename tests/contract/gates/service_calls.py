@@ -141,7 +141,7 @@ NOT_FOR_CALLERS = {
     "compliance.list_local", "compliance.journal_now", "compliance.start",
     "containment.react", "containment.contain_local", "containment.list_local", "containment.release_local",
     "signups.request",
-    "templates.list_local", "templates.find_local", "erasures.forget_keys", "erasures.drop_backup_keys_local", "status.server_id", "queues.info", "tenants.places", "exports.export_part",
+    "templates.list_local", "templates.find_local", "erasures.forget_keys", "erasures.drop_backup_keys_local", "status.server_id", "queues.info", "tenants.places", "tenants.former_places_local", "exports.export_part",
 }  # fmt: skip
 """Methods without a credential, for the server itself and its other shards."""
 NOT_FACETS = {"shard", "admission", "other_shards", "metrics", "watch"}
