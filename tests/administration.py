@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenantq.domain.access import Grant, KeyUse, StoredKey
     from tenantq.domain.config import QueueConfig, TenantConfig
     from tenantq.domain.message import Caller
-    from tenantq.engine.ops.redrive import RedriveTask
+    from tenantq.engine.redrive_task import RedriveTask
     from tenantq.engine.restrictions import SuspensionMode
     from tenantq.engine.shard import Shard
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from tenantq.domain.message import LOCAL, Caller, Delivery, Outcome, Result
+from tenantq.engine.ops.redrive import StartRedrive, check_filter
 from tenantq.engine.ops.remove import Remove
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release
 from tenantq.engine.polls import Poll
+from tenantq.engine.redrive_task import RedriveFilter, RedriveTask
 from tenantq.engine.shard import Shard as EngineShard
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent
 
@@ -104,6 +106,20 @@ class Shard(EngineShard):
     ) -> list[Outcome]:
         """Delete messages by id."""
         return await self.submit(Remove(self.tenant(tenant), caller, queue, ids))
+
+    async def redrive(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        filter: RedriveFilter | None = None,
+        rate: int | None = None,
+        dry_run: bool = False,
+        caller: Caller = LOCAL,
+    ) -> RedriveTask:
+        """Start to move dead letters back."""
+        wanted = await check_filter(filter)
+        return await self.submit(StartRedrive(self.tenant(tenant), caller, queue, wanted, rate, dry_run))
 
     def on_dead_letter(self, listener: Callable[[DeadLetterEvent], None]) -> None:
         """Call ``listener`` for every message that becomes a dead letter."""

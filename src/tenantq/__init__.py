@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenantq.domain.message import NewMessage as NewMessage
     from tenantq.domain.message import Outcome as Outcome
     from tenantq.domain.message import Result as Result
-    from tenantq.engine.ops.redrive import RedriveFilter as RedriveFilter
+    from tenantq.engine.redrive_task import RedriveFilter as RedriveFilter
     from tenantq.engine.settings import ShardSettings as ShardSettings
     from tenantq.engine.shard import Shard as Shard
     from tenantq.errors import BadAnswer as BadAnswer
@@ -71,7 +71,7 @@ _HOMES = {
     "tenantq.runtime.clock": ("ManualClock", "SystemClock"),
     "tenantq.domain.config": ("QueueConfig", "TenantConfig"),
     "tenantq.engine.settings": ("ShardSettings",),
-    "tenantq.engine.ops.redrive": ("RedriveFilter",),
+    "tenantq.engine.redrive_task": ("RedriveFilter",),
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
         "BadAnswer", "Busy", "Closed", "Conflict", "ConnectionFailed", "DecryptionFailed", "DiskFull", "Draining", "Erased", "Forbidden",

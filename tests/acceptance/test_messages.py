@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command import COMMAND, SECONDS_MAX, read_until
+from tests.acceptance.command import COMMAND, SECONDS_MAX, read_until, run, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -289,6 +290,31 @@ def test_a_slow_redrive_can_be_stopped(server: Served) -> None:
     stopped = server.ok("redrive", "slow", "--cancel", begun["task"], "--json").json
     assert stopped["state"] == "cancelled"
     assert server.call("redrive", "slow", "--status", "nonsense").code == 3
+
+
+def test_a_redrive_survives_kills(tmp_path: Path) -> None:
+    """It continues after each kill, moves each message once, and can be waited for and read."""
+    data_dir = tmp_path / "data"
+    with serving(data_dir) as server:
+        _die(server, "killed", 200)
+        task = server.ok("redrive", "killed", "--rate", 50, "--json").json["task"]
+        time.sleep(1)
+    for _ in range(2):
+        with serving(data_dir) as server:
+            running = server.ok("redrive", "killed", "--status", task, "--json").json
+            assert running["state"] == "running"
+            assert 0 < running["moved"] < 200
+            time.sleep(0.5)
+    with serving(data_dir) as server:
+        ended = server.ok("redrive", "killed", "--status", task, "--wait", "--json").json
+        assert (ended["state"], ended["moved"], ended["skipped"]) == ("done", 200, 0)
+        rows = server.ok("audit", "--action", "redrive", "--all", "--json").json_lines
+        assert len([row for row in rows if row["message_id"]]) == 200
+        figures = server.ok("queue", "show", "killed", "--json").json
+        assert (figures["ready"], figures["dead"]) == (200, 0)
+    with serving(data_dir) as server:
+        assert server.ok("redrive", "killed", "--status", task, "--json").json == ended
+    assert run("doctor", "--data-dir", data_dir).returncode == 0
 
 
 # ---- one message ----

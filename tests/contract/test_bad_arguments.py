@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenantq.domain.message import Caller, NewMessage, Result
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Closed, Invalid, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, tenants, unpause_queue

@@ -189,7 +189,7 @@ async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_
     assert listed == [one.id for one in added]
     task = await shard.redrive(T, Q)
     await finished(shard, task)
-    assert (task.state, task.moved) == ("done", 7)
+    assert (task.progress.state, task.progress.moved) == ("done", 7)
     again = await shard.poll(T, Q, max=9)
     assert [one.attempt for one in again] == [1] * 7
     await shard.nack(T, Q, [one.receipt for one in again])

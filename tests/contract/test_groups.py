@@ -189,7 +189,7 @@ async def test_redriving_a_group_keeps_its_order(shard: Shard, queue: str) -> No
         await shard.nack(T, queue, [got[0].receipt])
     task = await shard.redrive(T, queue)
     await asyncio.wait_for(finished(shard, task), 10)
-    assert task.moved == 3
+    assert task.progress.moved == 3
     assert await drain(shard, queue) == "abc"
 
 

@@ -77,6 +77,7 @@ async def test_every_change_has_a_row_with_its_caller(shard: Shard, clock: Manua
         ("poll", b.id),
         ("ack", a.id),
         ("nack", b.id),
+        ("redrive", ""),
         ("redrive", b.id),
         ("remove", b.id),
         ("pause_queue", ""),
@@ -87,7 +88,7 @@ async def test_every_change_has_a_row_with_its_caller(shard: Shard, clock: Manua
     ]
     assert {(row.remote, row.request_id) for row in found if row.principal == "ci-key"} == {("10.0.0.1", "req-1")}
     system = [row.op for row in found if row.principal == "system"]
-    assert system == ["create_queue", "dead_letter", "drop_queue"]
+    assert system == ["create_queue", "dead_letter", "redrive", "drop_queue"]
 
 
 async def test_background_changes_have_rows(shard: Shard, clock: ManualClock) -> None:

@@ -8,14 +8,14 @@ from uuid import UUID
 import pytest
 
 from tenantq.domain.limits import BODY_BYTES_MAX, PAGE_BYTES_MAX
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.runtime.loop_slices import SLICE_ITEMS
 from tests.administration import put_queue
 from tests.shards import Q, T, count_slices, message
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
     from tenantq.store.interface import Family
+    from tests.verbs import Shard
 
 
 @pytest.mark.parametrize("group", [None, "g"])

@@ -12,10 +12,10 @@ import pytest
 from tenantq.doctor.store_check import examine
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.domain.message import SYSTEM
-from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.ops.rights import ReportQuotas
 from tenantq.engine.ops.spread import PrepareHome
 from tenantq.engine.part_state import PartState
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.usage import Usage
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge

@@ -156,7 +156,7 @@ async def test_dead_letters_move_a_few_megabytes_per_round(shard: Shard) -> None
     start = shard.journal.span[1]
     task = await shard.redrive(T, Q)
     await task.ended.wait()
-    assert task.moved == 12
+    assert task.progress.moved == 12
     await wait_until_idle(shard)
     assert _moved_max(shard, start, "redrive") < PART_BYTES + _MIB
     assert shard.reads.stats(T, Q).ready == 12

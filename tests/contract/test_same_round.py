@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tenantq.domain import limits
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.engine.round import Round
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid, TenantqError

@@ -9,9 +9,9 @@ from tenantq.domain.access import Grant
 from tenantq.domain.message import SYSTEM, Result
 from tenantq.domain.signup import SignupRequest
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.signup import RequestSignup
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import TenantqError
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.pipeline.reconciliation import reconcile

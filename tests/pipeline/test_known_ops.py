@@ -43,7 +43,7 @@ def gate_actions() -> frozenset[str]:
 
 def test_known_ops_are_exactly_the_journaled_ones() -> None:
     """Operations of the engine, actions that can be refused, and a few special cases."""
-    special = {"cancel_redrive", "unexplained", ANY}
+    special = {"unexplained", ANY}
     assert journal_ops() | set(ACTIONS) | gate_actions() | special == KNOWN_OPS
 
 

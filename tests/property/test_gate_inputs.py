@@ -23,7 +23,7 @@ from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import NewMessage, Result
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.template import Template
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.authorize import covers

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from tenantq.domain.message import NewMessage, Result
+from tenantq.engine.ops.redrive import find_redrive
 from tenantq.errors import Conflict, LeaseLost, NotFound, StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import digest
@@ -503,17 +504,23 @@ class ShardMachine(RuleBasedStateMachine):
                 state = "delayed" if held.visible_at > now else "ready"
             assert (facts.state, facts.attempts, facts.body) == (state, held.attempts, held.body)
 
-    @rule(tenant=st.sampled_from(TENANTS), letters=st.sampled_from(("jobs-dlq", "line-dlq.fifo")))
-    def redrive(self, tenant: str, letters: str) -> None:
+    @rule(
+        tenant=st.sampled_from(TENANTS), letters=st.sampled_from(("jobs-dlq", "line-dlq.fifo")), restart=st.booleans()
+    )
+    def redrive(self, tenant: str, letters: str, *, restart: bool) -> None:
         queue = self.model.queues.get((tenant, letters))
         if queue is None:
             return
 
         async def all_of_it() -> int:
             task = await self.shard.redrive(tenant, letters)
+            if restart:
+                await self.shard.close()
+                await self.open()
+                task = find_redrive(self.shard.state, tenant, letters, task.id)
             await finished(self.shard, task)
             await wait_until_idle(self.shard)
-            return task.moved
+            return task.progress.moved
 
         assert self.run(all_of_it()) == self.model.redrive(tenant, queue)
 

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from tenantq.domain.message import Result
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import StoreFailed
 from tenantq.store.keys import queue_prefix

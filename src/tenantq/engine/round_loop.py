@@ -17,7 +17,7 @@ from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import RoundBudget
 from tenantq.engine.heartbeat_timer import HeartbeatTimer
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.redrive import RedriveTask
+from tenantq.engine.ops.redrive import continue_redrives
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.polls import Poll
 from tenantq.engine.quarantine import quarantine, undo_round
@@ -68,7 +68,6 @@ class RoundLoop:
         self._heartbeat = HeartbeatTimer(state.store, state.shard_clock, state.clock, state.journal.seq)
         self._timers = QueueTimers(state, lambda: self._closing or self.failure is not None)
         self.background = BackgroundWork()
-        self.redrives: set[RedriveTask] = set()
         self.failure: StoreFailed | None = None  # why the shard stopped, if it did
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
         self._waiting_since_us = 0  # when the first operation since the last round entered; 0: none did
@@ -80,12 +79,13 @@ class RoundLoop:
     # ---- starting and stopping ----
 
     def start(self) -> None:
-        """Set the queues' timers and start serving."""
+        """Set the queues' timers, continue redrives and start serving."""
         for queue in self.state.catalog.queues():
             self._timers.follow(queue)
         if self._durable and not self._store.found_is_durable:  # replies about what was found wait for this sync
             self._hand_over(Round(self.state, self._journal.seq))
         self._heartbeat.start()
+        continue_redrives(self.state, self.state.redrives.running())
         self._schedule()
 
     def abort(self) -> None:
@@ -97,8 +97,7 @@ class RoundLoop:
     async def finish(self) -> None:
         """Finish what waits in the lines, sync it, and stop. Leases are kept."""
         self._closing = True
-        for task in self.redrives:
-            task.cancel()
+        self.state.redrives.stop()
         end_waiting_polls(self.state)
         if self.failure is None:
             await self._idle.wait()
@@ -359,9 +358,6 @@ class RoundLoop:
             starved, tenant.starved = tenant.starved, {}
             for queue in starved:
                 self._timers.follow(queue)
-        for task in self.redrives:
-            if task.letters.tenant.queues.get(task.letters.name) is not task.letters or task.letters.tenant.gone:
-                task.cancel()
 
     def _may_sync_here(self, round: Round) -> bool:
         """Return whether to sync on the event loop: few bytes, the disk is fast, and too little work waits for another round."""
@@ -434,8 +430,7 @@ class RoundLoop:
         for operation in self.state.lines.drain():
             operation.error = error
             operation.resolve()
-        for task in self.redrives:
-            task.cancel()
+        self.state.redrives.stop()
         end_waiting_polls(self.state, error)
         for _, future in self._sync_waiters:
             if not future.done():

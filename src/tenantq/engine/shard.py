@@ -10,16 +10,13 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from tenantq.domain import limits
-from tenantq.domain.message import LOCAL, SYSTEM, AddResult, Caller, NewMessage, Outcome, check_batch, check_caller
+from tenantq.domain.message import LOCAL, SYSTEM, AddResult, Caller, NewMessage, Outcome, check_batch
 from tenantq.domain.names import DEFAULT_TENANT
-from tenantq.domain.validation import check_field, validated
-from tenantq.engine.arguments import check_bool
+from tenantq.domain.validation import validated
 from tenantq.engine.erasure import TenantErasure
 from tenantq.engine.operation import BYTES_PER_COST, PART_BYTES, PART_ITEMS, Operation, parts_of
 from tenantq.engine.ops.add import Add, check_batch_bytes, digest_of_batch, refused_add, stored_bytes
 from tenantq.engine.ops.lifecycle import PutTenant
-from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.queue_snapshots import QueueSnapshots
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.reads import Reads
@@ -226,36 +223,6 @@ class Shard:
             for add in adds:
                 add.batch_digests = digests
         return await loop.submit_parts([(add, len(add.bodies)) for add in adds], refused_add)
-
-    async def redrive(
-        self,
-        tenant: str,
-        queue: str,
-        *,
-        filter: RedriveFilter | None = None,
-        rate: int | None = None,
-        dry_run: bool = False,
-        caller: Caller = LOCAL,
-    ) -> RedriveTask:
-        """Start to move dead letters back to their source queues.
-
-        ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself. Raises Suspended if that
-        queue, its dead-letter queue or the filter's source is suspended. Letters of other suspended queues stay.
-        """
-        if rate is not None:
-            check_field("rate", rate, limits.RedriveRate)
-        loop = self.loop
-        loop.check_open()
-        loop.state.queue(tenant, queue)
-        check_caller(caller)
-        check_bool("dry_run", dry_run)
-        wanted = await check_filter(filter if filter is not None else RedriveFilter())
-        loop.check_open()
-        found = loop.state.queue(tenant, queue)
-        task = RedriveTask.of_queue(loop.state, found, caller, wanted, rate, dry_run=dry_run)
-        loop.redrives = {one for one in loop.redrives if one.state == "running"} | {task}
-        task.start()
-        return task
 
     # ---- copies ----
 

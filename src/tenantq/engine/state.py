@@ -22,6 +22,7 @@ from tenantq.engine.journal_state import JournalState
 from tenantq.engine.lease_cache import LeaseCache
 from tenantq.engine.queue_state import QueueState, TenantState, WaitingPoll
 from tenantq.engine.recent_acks import RecentAcks
+from tenantq.engine.redrive_registry import RedriveRegistry
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_clock import ShardClock
 from tenantq.engine.stored_rows import StoredRows
@@ -100,6 +101,8 @@ class ShardState:
         self.data_keys.load()
         for tenant in self.catalog.tenants.values():
             self._count_data_keys(tenant)
+        self.redrives = RedriveRegistry(store)
+        self.redrives.load(self.catalog.queues())
         self.system = SYSTEM  # the caller of background work
         self.platform = TenantState(
             0, "", TenantConfig(), TenantLine(system=True)

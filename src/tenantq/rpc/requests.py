@@ -10,7 +10,8 @@ import msgspec
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, Result, too_many_attributes, wrong_number
 from tenantq.domain.names import DEFAULT_TENANT
-from tenantq.engine.ops.redrive import RedriveFilter, too_many_ids
+from tenantq.engine.ops.redrive import too_many_ids
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Invalid, TenantqError
 from tenantq.rpc.schema import camel_case
 from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice

@@ -10,7 +10,7 @@ import pytest
 from tenantq.doctor.store_check import examine
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, Result
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TenantqError, TooLarge
 from tenantq.service import encryption
 from tests.administration import tenants

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Invalid
 from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness, files_with
 
@@ -54,6 +55,21 @@ async def test_only_a_label_of_a_reason_is_kept(
     assert await fail(harness, await harness.encrypted(), reason) == kept
     harness.shard.state.store.files.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
+
+
+async def test_redrives_are_filtered_by_labels(harness: EncryptedHarness, tmp_path: Path) -> None:
+    """A redrive is stored, so its filter cannot quote a body either."""
+    owner = await harness.encrypted()
+    await fail(harness, owner, QUOTED)
+    for text in (QUOTED, f"card {PLAINTEXT}", "ValueError: inval"):
+        with pytest.raises(Invalid, match="filter: reason: must be a label"):
+            await harness.service.redrives.start(owner, None, "work", filter=RedriveFilter(reason=text))
+    assert (await harness.redrive(owner, "work", RedriveFilter(reason="Timeout"))).moved == 0
+    assert (await harness.redrive(owner, "work", RedriveFilter(reason="ValueError"))).moved == 1
+    harness.shard.state.store.files.flush()
+    assert files_with(PLAINTEXT, tmp_path) == []
+    await harness.service.tenants.put(harness.admin, "acme", {"encryption": {"plain_reasons": True}})
+    assert (await harness.redrive(owner, "work", RedriveFilter(reason="any text"))).moved == 0
 
 
 async def test_full_reasons_are_kept_on_request(harness: EncryptedHarness) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tenantq.domain.message import Result
 from tenantq.engine.ops.lifecycle import DropQueue
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
 from tenantq.wire.exports import ExportedKey
 from tests.contract.export_import.archive import lines, written

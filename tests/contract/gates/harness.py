@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tenantq.domain.message import AddResult, Delivery
-    from tenantq.engine.ops.redrive import RedriveFilter
+    from tenantq.engine.redrive_task import RedriveFilter
     from tenantq.engine.shard import Shard
     from tenantq.gates.json_web_token import JwtVerifier
     from tenantq.journal.record import JournalRow

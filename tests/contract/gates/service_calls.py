@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain.access import Grant
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.template import Template
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.wire.cluster import GrowRequest, PlacementRequest
 from tests.contract.gates.harness import REASON
 from tests.shards import message

@@ -13,8 +13,8 @@ from tenantq.domain.access import VIEWS, Grant
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.signup import SignupRequest
 from tenantq.domain.template import Template
-from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.ops.signup import RequestSignup
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.signals import SignalSettings
 from tenantq.service.audit_trail import AuditQuery

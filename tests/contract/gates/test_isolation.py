@@ -49,7 +49,7 @@ QUEUE_CALLS: list[Act] = [
     ("resume_queue", lambda s, c, t, i, r: s.queues.unpause(c, t, "work")),
     ("purge", lambda s, c, t, i, r: s.queues.purge(c, t, "work", confirm="work", reason=REASON)),
     ("delete_queue", lambda s, c, t, i, r: s.queues.delete(c, t, "work", confirm="work", reason=REASON)),
-    ("redrive", lambda s, c, t, i, r: s.redrives.start(c, t, "work", filter=None)),  # type: ignore[arg-type]  # all of them
+    ("redrive", lambda s, c, t, i, r: s.redrives.start(c, t, "work", filter=None)),
     ("redrive_status", lambda s, c, t, i, r: s.redrives.get(c, t, "work", "0" * 16)),
     ("cancel_redrive", lambda s, c, t, i, r: s.redrives.cancel(c, t, "work", "0" * 16)),
     ("list_queues", lambda s, c, t, i, r: s.queues.workers(c, t)),
@@ -169,7 +169,7 @@ async def test_38_redrive_of_another_tenant_cannot_be_read_or_cancelled(harness:
     await harness.service.queues.put(owner, None, "work-dlq", {})
     await harness.service.queues.put(thief, None, "work", {})
     await harness.service.queues.put(thief, None, "work-dlq", {})
-    task = await harness.service.redrives.start(owner, None, "work", filter=None, rate=1)  # type: ignore[arg-type]  # all
+    task = await harness.service.redrives.start(owner, None, "work", filter=None, rate=1)
     for look in (harness.service.redrives.get, harness.service.redrives.cancel):
         for queue in ("work", "work-dlq"):
             assert await answer(look(thief, None, queue, task.id)) == await answer(look(thief, None, queue, "0" * 16))

@@ -13,7 +13,7 @@ import pytest
 from tenantq.domain import limits
 from tenantq.domain.access import ACTIONS, MATRIX, ROLES, Grant
 from tenantq.domain.message import Result
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqError, Unauthenticated
 from tenantq.service.call import Call
 from tenantq.service.gate_settings import GateSettings

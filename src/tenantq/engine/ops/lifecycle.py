@@ -300,6 +300,7 @@ class DropQueue(Operation[None]):
         forget_queue(effects, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
         delete_range(effects, queue.prefix)
         forget_imports(effects, queue.prefix)
+        effects.state.redrives.delete_rows(effects.batch, queue.prefix)
         effects.state.catalog.drop_queue(effects.batch, queue)
         effects.log("drop_queue", queue, effects.state.system, size=size, details=f"{count} messages")
 
@@ -318,11 +319,13 @@ def delete_rows(effects: Effects, tenant_id: int, name: str) -> None:
     effects.state.templates.drop_tenant(effects.batch, tenant_id)
     delete_range(effects, tenant_prefix(tenant_id))
     forget_imports(effects, tenant_prefix(tenant_id))
+    effects.state.redrives.delete_rows(effects.batch, tenant_prefix(tenant_id))
 
 
 def forget_queue(effects: Effects, queue: QueueState, error: TenantqError) -> None:
     """Remove a queue from everything that refers to it. Its waiting polls get the error."""
     effects.state.damaged.pop(queue, None)
+    effects.state.redrives.forget(queue)
     queue.status = "draining"
     queue.dropping = True
     effects.cleared.add(queue.prefix)

@@ -1,45 +1,45 @@
-"""Redrive: moves dead letters back to the queue they came from, filtered and at a limited rate, in slices."""
+"""Redrive: moves dead letters back to the queue they came from, filtered and at a limited rate, in slices.
 
-from __future__ import annotations
+A slice and its progress are one commit, so a redrive that another server continues moves each message once.
+"""
 
-import asyncio
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.message import Caller, DeadLetter
 from tenantq.domain.names import check_queue_name
-from tenantq.domain.validation import check_field
+from tenantq.domain.validation import check_field, projected
 from tenantq.engine import dead_letter, spread_rules
+from tenantq.engine.arguments import QueueArgument
 from tenantq.engine.effects import Effects
-from tenantq.engine.operation import PART_BYTES, SCAN, Operation
+from tenantq.engine.operation import BYTES_PER_COST, PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.remove import remove_message
 from tenantq.engine.queue_state import QueueState
+from tenantq.engine.redrive_task import RedriveFilter, RedriveOrder, RedriveProgress, RedriveState, RedriveTask
 from tenantq.engine.state import ShardState
 from tenantq.engine.work_counters import REMOVED
-from tenantq.errors import Invalid
+from tenantq.errors import Invalid, NotFound, QuotaExceeded
+from tenantq.journal.record import without_surrogates
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.runtime.randomness import id_bytes
-from tenantq.store.keys import after
+from tenantq.store.keys import ID_BYTES, after
 from tenantq.store.rows import DeliveryHistory, LeaseRow, pack_history
 
-_SLICE_MS = 100
+RUNNING_MAX: Final = 100
+"""Redrives of one tenant that run at the same time, on one shard."""
+
 _PARSED_AT_ONCE = 2_000  # IDs
 
 
-class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters to take; every condition given must hold."""
-
-    source: str | None = None  # the queue they came from
-    reason: str | None = None  # the reason contains this text
-    ids: frozenset[str | bytes] | None = None
-    limit: int | None = None  # at most this many
-    to: str | None = None  # the queue they go to; None: the one they came from
-
-
-async def check_filter(wanted: RedriveFilter) -> RedriveFilter:
-    """Return ``wanted`` with its IDs parsed, in slices. Raises Invalid if a condition is invalid."""
+async def check_filter(wanted: RedriveFilter | None) -> RedriveFilter:
+    """Return ``wanted`` with its IDs parsed, in slices; None means all. Raises Invalid if a condition is invalid."""
+    if wanted is None:
+        return RedriveFilter()
     if type(wanted) is not RedriveFilter:
         raise Invalid(f"filter: must be a RedriveFilter, not {type(wanted).__name__}")
     for name in (wanted.source, wanted.to):
@@ -69,97 +69,104 @@ def too_many_ids(count: int) -> Invalid:
     )
 
 
-class RedriveTask:
-    """A redrive. Each message moves atomically, so stopping anywhere leaves nothing half done."""
+@dataclass(eq=False)
+class StartRedrive(Operation[RedriveTask]):
+    """Start a redrive. It continues when the shard is opened again, also by another server. Replies the redrive.
 
-    def __init__(
-        self,
-        state: ShardState,
-        letters: QueueState,
-        caller: Caller,
-        filter: RedriveFilter,
-        rate: int | None,
-        *,
-        dry_run: bool,
-    ) -> None:
-        self.id = f"{state.randomness.getrandbits(64):016x}"
-        self._shard = state
-        self.letters = letters  # the dead-letter queue
-        self.caller = caller
-        self.filter = filter
-        self.rate = None if dry_run else rate  # messages per second; None: as fast as fair rounds allow
-        self.dry_run = dry_run
-        self.started_at = state.shard_clock.now_ms() + state.shard_clock.wall_offset_ms()
-        self.found = letters.messages  # when it began
-        self.state: Literal["running", "done", "cancelled", "failed"] = "running"
-        self.moved = 0
-        self.skipped = 0
-        self.missing: str | None = None  # a queue to which messages should go and that does not exist
-        self.cursor = letters.prefix
-        self.ended = asyncio.Event()
+    ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself.
+    """
 
-    @classmethod
-    def of_queue(
-        cls,
-        state: ShardState,
-        queue: QueueState,
-        caller: Caller,
-        filter: RedriveFilter,
-        rate: int | None,
-        *,
-        dry_run: bool,
-    ) -> RedriveTask:
-        """Return a redrive of a queue's dead letters, or of a dead-letter queue. Raises Suspended if one is suspended."""
-        tenant, name_of = queue.tenant, state.catalog.dead_letter_name
-        letters = tenant.queues.get(name_of(queue))
-        takes_letters = any(name_of(one) == queue.name for one in tenant.queues.values())
-        if letters is None or takes_letters:
-            letters = queue
-        else:
-            filter = msgspec.structs.replace(filter, source=queue.name)
+    queue: QueueArgument
+    filter: RedriveFilter  # from ``check_filter``
+    rate: int | None = None
+    dry_run: bool = False
+    journal_op = "redrive"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rate is not None:
+            check_field("rate", self.rate, limits.RedriveRate)
+        self.cost = 1 + len(self.filter.ids or ()) * ID_BYTES / BYTES_PER_COST
+
+    def execute(self, effects: Effects) -> None:
+        """Store it, and put its first slice into the line.
+
+        Raises Suspended if the queue, its dead-letter queue or the filter's source is. Letters of other suspended queues
+        stay.
+        """
+        state, tenant = effects.state, self.tenant
+        letters, wanted = self._letters(state.catalog.queue(tenant, self.queue), state)
         letters.check_takes()
-        spread_rules.check_redrive(tenant, letters.name, filter.to)
-        for name in (filter.source, filter.to):
+        spread_rules.check_redrive(tenant, letters.name, wanted.to)
+        for name in (wanted.source, wanted.to):
             if name in tenant.queues:
                 tenant.queues[name].check_takes()
-        return cls(state, letters, caller, filter, rate, dry_run=dry_run)
+        running = sum(task.letters.tenant is tenant for task in state.redrives.running())
+        if running >= RUNNING_MAX:
+            text = f"redrives: at most {RUNNING_MAX} can run. Wait for one to end, or cancel one."
+            raise QuotaExceeded(text, tenant=tenant.name, limit=RUNNING_MAX, current=running)
+        rate = None if self.dry_run else self.rate
+        caller = Caller(*map(without_surrogates, msgspec.structs.astuple(self.caller)))
+        order = projected(
+            RedriveOrder, wanted, rate=rate, dry_run=self.dry_run, caller=caller, found=letters.messages,
+            started_at=effects.now + effects.wall,
+        )  # fmt: skip
+        self.reply = RedriveTask(state.redrives.new_id(state.randomness), letters, order, RedriveProgress())
+        state.redrives.start(effects.batch, self.reply)
+        pace = "a dry run" if self.dry_run else f"at most {rate or 'any number'} a second"
+        effects.log(self.journal_op, letters, self.caller, details=f"{self.reply.id}, {pace}")
+        _push_slice(state, self.reply)
 
-    def start(self) -> None:
-        """Put the next slice into the tenant's line."""
-        if self.state == "running":
-            self._shard.push(RedriveSlice(self))
+    def _letters(self, queue: QueueState, state: ShardState) -> tuple[QueueState, RedriveFilter]:
+        """Return the dead-letter queue, and the filter for it."""
+        queues, name_of = self.tenant.queues, state.catalog.dead_letter_name
+        letters = queues.get(name_of(queue))
+        takes_letters = any(name_of(one) == queue.name for one in queues.values())
+        if letters is None or takes_letters:
+            return queue, self.filter
+        return letters, msgspec.structs.replace(self.filter, source=queue.name)
 
-    def cancel(self) -> None:
-        """Stop before the next slice."""
-        if self.state == "running":
-            self._end("cancelled")
 
-    def fail(self, missing: str) -> None:
-        """End because the named target was deleted. Messages that it moved stay moved."""
-        self.missing = missing
-        self._end("failed")
+@dataclass(eq=False)
+class CancelRedrive(Operation[RedriveTask]):
+    """Stop a redrive before its next slice. Messages that it moved stay moved."""
 
-    def slice_rows(self) -> int:
-        """Return how many rows the next slice may move."""
-        rows = self._shard.settings.sweep_rows // 2
-        if self.filter.limit is not None:
-            rows = min(rows, self.filter.limit - self.moved)
-        return rows if self.rate is None else min(rows, max(1, self.rate * _SLICE_MS // 1_000))
+    queue: QueueArgument  # the dead-letter queue, or the one whose dead letters it moves
+    id: str
+    journal_op = "cancel_redrive"
 
-    def continue_(self, *, more: bool) -> None:
-        """After a slice: end, or schedule the next one."""
-        if self.state != "running":
-            return
-        if not more or (self.filter.limit is not None and self.moved >= self.filter.limit):
-            self._end("done" if self.missing is None or self.dry_run else "failed")
-        elif self.rate is None:
-            self.start()
+    def execute(self, effects: Effects) -> None:
+        """End it, if it runs. Raises NotFound."""
+        task = self.reply = find_redrive(effects.state, self.tenant.name, self.queue, self.id)
+        if task.is_running:
+            progress = msgspec.structs.replace(task.progress, state="cancelled")
+            effects.state.redrives.put_progress(effects.batch, task, progress)
+        effects.log(self.journal_op, task.letters, self.caller, details=task.id)
+
+
+def find_redrive(state: ShardState, tenant: str, queue: str, id: str) -> RedriveTask:
+    """Return a redrive of a dead-letter queue, or of the dead letters of a queue. Raises NotFound."""
+    task = state.redrives.get(id) if type(id) is str else None
+    owner = state.catalog.tenant(tenant)
+    if task is None or task.letters.tenant is not owner or queue not in {task.letters.name, task.order.source}:
+        state.catalog.check_queue_here(owner, queue)
+        text = "the redrive does not exist: only the newest ones are kept, and none of a deleted queue"
+        raise NotFound(text, tenant=tenant, queue=queue)
+    return task
+
+
+def continue_redrives(state: ShardState, tasks: Iterable[RedriveTask]) -> None:
+    """Continue redrives, after the pause that their rates require."""
+    for task in tasks:
+        if task.pause_ms:
+            state.clock.call_later(task.pause_ms, partial(_push_slice, state, task))
         else:
-            self._shard.clock.call_later(max(_SLICE_MS, 1_000 // self.rate), self.start)
+            _push_slice(state, task)
 
-    def _end(self, state: Literal["done", "cancelled", "failed"]) -> None:
-        self.state = state
-        self.ended.set()
+
+def _push_slice(state: ShardState, task: RedriveTask) -> None:
+    if state.redrives.continues(task):
+        state.push(RedriveSlice(task, state.settings.sweep_rows // 2))
 
 
 class RedriveSlice(Operation[None]):
@@ -168,57 +175,80 @@ class RedriveSlice(Operation[None]):
     journal_op = "redrive"
     phase = SCAN
 
-    def __init__(self, task: RedriveTask) -> None:
-        super().__init__(task.letters.tenant, task.caller)
-        self.cost = max(1, task.slice_rows())
+    def __init__(self, task: RedriveTask, rows_max: int) -> None:
+        super().__init__(task.letters.tenant, task.order.caller)
+        self.rows = task.slice_rows(rows_max)
+        self.cost = max(1, self.rows)
         self.task = task
+        self.missing: str | None = None
 
     def execute(self, effects: Effects) -> None:
         """Check the next letters in order of their ids, which keeps groups in order, and move those that pass the filter."""
-        task = self.task
-        letters_queue, store = task.letters, effects.store
-        if (
-            task.state != "running"
-            or letters_queue.status == "draining"
-            or letters_queue.suspended
-            or letters_queue.damaged
-            or letters_queue.prefix in effects.cleared
-        ):
-            task.continue_(more=False)
+        task, letters, store = self.task, self.task.letters, effects.store
+        wanted = task.order
+        if not effects.state.redrives.continues(task):
             return
-        wanted = task.slice_rows()
+        self.missing = task.progress.missing
+        if letters.status == "draining" or letters.suspended or letters.damaged or letters.prefix in effects.cleared:
+            self._note(effects, [], {}, more=False)
+            return
         # With a named target, messages added to the dead-letter queue itself move too; they may have no lease row.
-        family = store.le if task.filter.to is None else store.m
-        rows = store.scan(family, task.cursor, after(letters_queue.prefix), wanted)
-        if rows and task.filter.to is not None:
-            target_queue = letters_queue.tenant.queues.get(task.filter.to)
-            if target_queue is None or target_queue.status == "draining":
-                task.fail(task.filter.to)
+        family = store.le if wanted.to is None else store.m
+        rows = store.scan(family, task.cursor, after(letters.prefix), self.rows)
+        if rows and wanted.to is not None:
+            target = letters.tenant.queues.get(wanted.to)
+            if target is None or target.status == "draining":
+                self.missing = wanted.to
+                self._note(effects, [], {}, more=False)
                 return
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
-        seen = 0
+        seen: list[bytes] = []
         for key in rows:
             if effects.moved_bytes >= PART_BYTES:
                 break
-            seen += 1
-            sent_to = self._move(effects, key[-16:])
+            id = key[-ID_BYTES:]
+            seen.append(id)
+            sent_to = self._move(effects, id)
             if sent_to is not None:
-                target, size = sent_to
-                moved.setdefault(target, []).append((key[-16:], size))
-        count = sum(len(letters) for letters in moved.values())
-        task.moved += count
-        task.skipped += seen - count
-        if seen:
-            task.cursor = rows[seen - 1] + b"\0"
-        for target, sent in moved.items() if not task.dry_run else ():
+                name, size = sent_to
+                moved.setdefault(name, []).append((id, size))
+        self._note(effects, seen, moved, more=len(rows) == self.rows or len(seen) < len(rows))
+
+    def _note(
+        self, effects: Effects, seen: list[bytes], moved: dict[str, list[tuple[bytes, int]]], *, more: bool
+    ) -> None:
+        """Journal and store what was done, and continue or end."""
+        task, redrives = self.task, effects.state.redrives
+        order, before, count = task.order, task.progress, sum(map(len, moved.values()))
+        progress = RedriveProgress(
+            self._next_state(before.moved + count, more=more), before.moved + count, before.skipped + len(seen) - count,
+            self.missing, seen[-1] if seen else before.last,
+        )  # fmt: skip
+        for target, sent in moved.items() if not order.dry_run else ():
             ids, sizes = b"".join(id for id, _ in sent), [size for _, size in sent]
-            effects.log("redrive", letters_queue, task.caller, ids=ids, size=sizes, details=f"to {target}")
-        task.continue_(more=len(rows) == wanted or seen < len(rows))
+            effects.log("redrive", task.letters, order.caller, ids=ids, size=sizes, details=f"to {target}")
+        if progress.state != "running":
+            verb = "would move" if order.dry_run else "moved"
+            details = f"{task.id}, {progress.state}: {verb} {progress.moved}, skipped {progress.skipped}"
+            effects.log("redrive", task.letters, effects.state.system, details=details)
+            redrives.put_progress(effects.batch, task, progress)
+            return
+        if count and not order.dry_run:
+            redrives.put_progress(effects.batch, task, progress)
+        else:
+            task.progress = progress  # nothing has changed: after a restart, these letters are looked at again
+        continue_redrives(effects.state, [task])
+
+    def _next_state(self, moved: int, *, more: bool) -> RedriveState:
+        limit = self.task.order.limit
+        if more and (limit is None or moved < limit):
+            return "running"
+        return "done" if self.missing is None or self.task.order.dry_run else "failed"
 
     def _move(self, effects: Effects, id: bytes) -> tuple[str, int] | None:
         """Move one letter if it passes the filter, is not in flight and its queue accepts it; return that queue and the size."""
         task = self.task
-        letters, wanted = task.letters, task.filter
+        letters, wanted = task.letters, task.order
         if wanted.ids is not None and id not in wanted.ids:
             return None
         found = effects.locate(letters, id)
@@ -232,7 +262,7 @@ class RedriveSlice(Operation[None]):
         target = letters.tenant.queues.get(name) if name is not None else None
         encrypted_for = history.dead.source if history.dead is not None else letters.name
         if target is None or target.status == "draining":
-            task.missing = name or task.missing
+            self.missing = name or self.missing
             return None
         if (
             target.suspended
@@ -240,7 +270,7 @@ class RedriveSlice(Operation[None]):
             or (message.encrypted and target.name != encrypted_for)  # its encryption is bound to that queue
         ):
             return None
-        if task.dry_run:
+        if task.order.dry_run:
             return target.name, message.size
         remove_message(effects, letters, id)
         letters.work.totals[REMOVED] += 1
@@ -253,7 +283,7 @@ class RedriveSlice(Operation[None]):
         return target.name, message.size
 
 
-def _goes_to(wanted: RedriveFilter, dead: DeadLetter | None) -> str | None:
+def _goes_to(wanted: RedriveOrder, dead: DeadLetter | None) -> str | None:
     """Return the target queue if a message passes the filter. A message that is not a dead letter needs a named target."""
     if dead is None:
         return wanted.to if wanted.source is None and wanted.reason is None else None

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from tenantq.domain.limits import ExportId, WallTime
 from tenantq.domain.validation import all_fields, projected
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.http.handlers.tenants import named_tenant, suspension_item
 from tenantq.http.query import PageQuery
 from tenantq.http.reply import JsonReply, json_reply

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantq.domain.names import FIFO_SUFFIX
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import NotFound
 from tenantq.service.redrives import RedriveInfo
 from tenantq.service.sqs_lookup import FoundQueue
