@@ -1,9 +1,7 @@
 """What moves between shards: a whole tenant, or a group of queues of a spread tenant."""
 
 from tenantq.domain.message import SYSTEM
-from tenantq.engine.catalog import QUEUE_ROW
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.import_part import IMPORT_ROW
 from tenantq.engine.ops.move import (
     FenceQueues,
     FenceTenant,
@@ -13,7 +11,7 @@ from tenantq.engine.ops.move import (
 from tenantq.engine.queue_groups import group_of
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
-from tenantq.engine.tenant_rows import META_KINDS, GroupCapture, RowCapture, TenantCapture
+from tenantq.engine.tenant_rows import META_KINDS, QUEUE_META_KINDS, GroupCapture, RowCapture, TenantCapture
 from tenantq.store.keys import QUEUE_FAMILIES, tenant_prefix
 
 
@@ -63,7 +61,7 @@ class MovingGroup:
     def ranges(self) -> list[tuple[str, bytes]]:
         """Return the families and prefixes of its rows. The names of queues come first."""
         prefixes = [queue.prefix for queue in group_of(self._tenant, self._unit)]
-        names = [("meta", kind + prefix) for prefix in prefixes for kind in (QUEUE_ROW, IMPORT_ROW)]
+        names = [("meta", kind + prefix) for prefix in prefixes for kind in QUEUE_META_KINDS]
         return [*names, *((family, prefix) for prefix in prefixes for family in QUEUE_FAMILIES)]
 
     def fence(self, target: int) -> Operation[None]:

@@ -36,8 +36,12 @@ META_KINDS: Final = (
     b"contained/",
     b"datakey/",
     b"import/",
+    b"redrive/",
 )
 """Rows of the meta family whose keys continue with the tenant's id, except the tenant's own."""
+
+QUEUE_META_KINDS: Final = (b"queue/", b"import/", b"redrive/")
+"""Those of a queue: their keys continue with its prefix."""
 
 CAPTURED_BYTES_MAX: Final = 64 << 20
 """Changes that a capture keeps in memory. A copy that falls behind further starts again."""
@@ -135,12 +139,11 @@ class GroupCapture(RowCapture):
         """Return whether it is a row of the group, and learn the prefixes of new queues."""
         if change.family != "meta":
             return change.key[:PREFIX_BYTES] in self._prefixes and change.family != "jn"
-        if change.key.startswith(b"import/"):
-            return change.key[len(b"import/") :][:PREFIX_BYTES] in self._prefixes
-        if not change.key.startswith(self._queues):
+        kind = next((one for one in QUEUE_META_KINDS if change.key.startswith(one)), None)
+        if kind is None:
             return False
-        prefix = change.key[len(b"queue/") :]
-        if change.value is not None and prefix not in self._prefixes:
+        prefix = change.key[len(kind) :][:PREFIX_BYTES]
+        if change.key.startswith(self._queues) and change.value is not None and prefix not in self._prefixes:
             name = msgspec.msgpack.decode(change.value, type=_NamedQueue).name
             if unit_name(self._tenant, name) == self._unit:
                 self._prefixes.add(prefix)

@@ -17,6 +17,7 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, LAST, RANGE, Operation
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.ops.lifecycle import delete_range, delete_rows, end_polls, forget_queue
+from tenantq.engine.ops.redrive import continue_redrives
 from tenantq.engine.part_state import LEVELS, PartState
 from tenantq.engine.queue_groups import (
     group_of,
@@ -296,9 +297,11 @@ _EARLIER_MAX = 100
 
 
 def _serve(effects: Effects, id: int, row: bytes, key_ids: tuple[str, ...] = ()) -> None:
-    """Load a tenant, and have its queues examined: what became due meanwhile happens now."""
-    tenant = effects.state.load_tenant(id, row, key_ids)
-    effects.state.catalog.save_tenant(effects.batch, tenant)
+    """Load a tenant, continue its redrives, and have its queues examined: what became due meanwhile happens now."""
+    state = effects.state
+    tenant = state.load_tenant(id, row, key_ids)
+    continue_redrives(state, state.redrives.load(tenant.queues.values(), tenant_prefix(id)))
+    state.catalog.save_tenant(effects.batch, tenant)
     for queue in tenant.queues.values():
         effects.cleared.add(queue.prefix)  # leases that are cached from an earlier stay here
         effects.touch(queue)
@@ -317,12 +320,13 @@ def part_of(effects: Effects, id: int) -> tuple[TenantState, PartState]:
 
 
 def _serve_group(effects: Effects, id: int, row: bytes) -> None:
-    """Load queues of a tenant, with the rights that they use, and have them examined."""
+    """Load queues of a tenant, with the rights that they use and their redrives, and have them examined."""
     (tenant, part), group = part_of(effects, id), _decode_group(row)
     part.give(group.rights)
     save_part(effects.batch, effects.store, tenant)
     for queue in load_group(effects.state.catalog, tenant, group.prefixes):
         queue.has_lane = queue.name in effects.state.lanes
+        continue_redrives(effects.state, effects.state.redrives.load([queue], queue.prefix))
         effects.cleared.add(queue.prefix)
         effects.touch(queue)
 
@@ -331,6 +335,7 @@ def _delete_group(effects: Effects, prefixes: Iterable[bytes]) -> None:
     for prefix in prefixes:
         delete_range(effects, prefix)
         forget_imports(effects, prefix)
+        effects.state.redrives.delete_rows(effects.batch, prefix)
         effects.batch.delete(QUEUE_ROW + prefix, effects.store.meta.handle)
         effects.store.name_queue(prefix, None)
 
