@@ -11,8 +11,10 @@ from rocksdict import WriteBatch
 
 from tenantq.doctor.report import DoctorReport
 from tenantq.doctor.store_check import examine
-from tenantq.domain.message import NewMessage, Result
+from tenantq.domain.message import LOCAL, NewMessage, Result
 from tenantq.engine.catalog import QUEUE_ROW
+from tenantq.engine.redrive_registry import REDRIVE_ROW
+from tenantq.engine.redrive_task import RedriveOrder, RedriveProgress
 from tenantq.errors import StoreFormat
 from tenantq.store.keys import (
     EXPIRES_KEY,
@@ -75,6 +77,7 @@ async def stopped(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> 
 
 Q_PREFIX = queue_prefix(1, 1)
 FIFO_PREFIX = queue_prefix(1, 2)
+TASK = b"0123456789abcdef"
 
 
 def _drift(path: Path, change: Callable[[RocksStore, WriteBatch], None]) -> DoctorReport:
@@ -316,6 +319,20 @@ def _journal_gap(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(be64(4), store.jn.handle)
 
 
+def _stray_redrive(store: RocksStore, batch: WriteBatch) -> None:
+    order = RedriveOrder(None, None, None, None, None, None, dry_run=False, caller=LOCAL, found=1, started_at=1)
+    batch.put(REDRIVE_ROW + queue_prefix(9, 9) + TASK, msgspec.msgpack.encode(order), store.meta.handle)
+
+
+def _lose_order(store: RocksStore, batch: WriteBatch) -> None:
+    progress = msgspec.msgpack.encode(RedriveProgress())
+    batch.put(REDRIVE_ROW + Q_PREFIX + TASK + b"/progress", progress, store.meta.handle)
+
+
+def _torn_redrive(store: RocksStore, batch: WriteBatch) -> None:
+    batch.put(REDRIVE_ROW + Q_PREFIX + TASK, b"torn", store.meta.handle)
+
+
 def _journal_edit(store: RocksStore, batch: WriteBatch) -> None:
     value = store.get(store.jn, be64(4))
     assert value is not None
@@ -346,6 +363,9 @@ def _journal_edit(store: RocksStore, batch: WriteBatch) -> None:
         (_stray_ttl, "orphan", "A TTL row has no message"),
         (_stray_key_expiry, "orphan", "no idempotency key"),
         (_unknown_queue, "orphan", "do not belong to any known queue"),
+        (_stray_redrive, "orphan", "does not belong to any known queue"),
+        (_lose_order, "catalog", "the row that says what it moves is missing"),
+        (_torn_redrive, "damaged", "the redrives cannot be read"),
         (_lose_counters, "counters", "has rows but no counters"),
         (_queue_without_tenant, "catalog", "does not belong to any tenant"),
         (_torn_message, "damaged", "cannot be read"),

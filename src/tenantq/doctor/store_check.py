@@ -12,6 +12,7 @@ import msgspec
 from tenantq.doctor.catalog_check import KnownQueue, find_orphans, load_data_keys, load_queues
 from tenantq.doctor.journal_check import examine_journal, last_time_ms
 from tenantq.doctor.queue_check import QueueCheck
+from tenantq.doctor.redrive_check import check_redrives
 from tenantq.doctor.report import DoctorReport, FindingLog, joined
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
@@ -147,6 +148,8 @@ def _examine(store: StoreReader, log: FindingLog) -> None:
     with _damage_noted(log, "the catalog cannot be read"):
         queues = load_queues(store, log)
         find_orphans(store, queues, log)
+    with _damage_noted(log, "the redrives cannot be read"):
+        check_redrives(store, queues, log)
     data_keys: dict[int, set[int]] = {}
     with _damage_noted(log, "the data keys cannot be read"):
         data_keys = load_data_keys(store, log)
