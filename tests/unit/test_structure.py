@@ -16,7 +16,7 @@ SOURCE = PROJECT / "src"
 PUBLIC_METHODS_MAX = 25
 CLIENT_METHODS_MAX = {"AsyncQueue": 28, "AsyncTenant": 33, "Queue": 29, "Tenant": 34}
 """More methods than that, because users of the client know them by these names. Each is one call of the HTTP API, and
-those about snapshots, grants and data keys are methods of a part."""
+those about grants and data keys are methods of a part."""
 BASE_CLASSES_MAX = 2
 CAMEL_CASE = re.compile("_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 

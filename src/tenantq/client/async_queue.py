@@ -41,10 +41,6 @@ class AsyncQueue:
         self._session: ClientSession = registry.session
         self._calls = registry.of(tenant, name)
         self._path = self._calls.path
-        self.snapshots = AsyncSnapshots(self._session, self._path)
-        self.open_snapshot = self.snapshots.open
-        self.read_snapshot = self.snapshots.read
-        self.close_snapshot = self.snapshots.close
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.tenant + '/' if self.tenant else ''}{self.name}>"
@@ -313,40 +309,39 @@ class AsyncQueue:
         body = DestroyRequest(confirm=confirm, reason=reason, force=force)
         await self._session.request("DELETE", self._path, NoneType, body, repeatable=False)
 
-    def _message_path(self, id: str) -> str:
-        if type(id) is not str or not id:
-            raise Invalid("id: must be a message ID")
-        return f"{self._path}/messages/{quote(id, safe='')}"
+    # ---- snapshots: all its messages at one point in time, which the server keeps for reading ----
 
-    def _redrive_path(self, task: str) -> str:
-        return f"{self._path}/redrive/{quote(task, safe='')}"
-
-
-class AsyncSnapshots:
-    """Snapshots of one queue: all its messages at one point in time, which the server keeps for reading."""
-
-    def __init__(self, session: ClientSession, queue_path: str) -> None:
-        self._session = session
-        self._path = f"{queue_path}/snapshots"
-
-    async def open(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> wire.SnapshotReply:
+    async def open_snapshot(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> wire.SnapshotReply:
         """Open a snapshot of the queue. The server drops it if nothing reads it for ``keep_ms``.
 
         With ``part_messages`` the reply has the ids that divide it into parts of that many messages.
         """
         body = wire.SnapshotRequest(keep_ms=keep_ms, part_messages=part_messages)
-        return await self._session.request("POST", self._path, wire.SnapshotReply, body, repeatable=False)
+        return await self._session.request(
+            "POST", f"{self._path}/snapshots", wire.SnapshotReply, body, repeatable=False
+        )
 
-    async def read(
+    async def read_snapshot(
         self, snapshot: str, *, start: str | None = None, end: str | None = None, limit: int = 1_000
     ) -> Page:
         """Return messages of a snapshot by id, from ``start`` on and before ``end``. ``cursor`` is the start of the next page."""
-        target = f"{self._path}/{quote(snapshot, safe='')}{query(start=start, end=end, limit=limit)}"
+        target = self._snapshot_path(snapshot) + query(start=start, end=end, limit=limit)
         return values.page(await self._session.request("GET", target, wire.PeekReply, gzip=True))
 
-    async def close(self, snapshot: str) -> None:
+    async def close_snapshot(self, snapshot: str) -> None:
         """Drop a snapshot."""
-        await self._session.request("DELETE", f"{self._path}/{quote(snapshot, safe='')}", NoneType, repeatable=False)
+        await self._session.request("DELETE", self._snapshot_path(snapshot), NoneType, repeatable=False)
+
+    def _message_path(self, id: str) -> str:
+        if type(id) is not str or not id:
+            raise Invalid("id: must be a message ID")
+        return f"{self._path}/messages/{quote(id, safe='')}"
+
+    def _snapshot_path(self, snapshot: str) -> str:
+        return f"{self._path}/snapshots/{quote(snapshot, safe='')}"
+
+    def _redrive_path(self, task: str) -> str:
+        return f"{self._path}/redrive/{quote(task, safe='')}"
 
 
 class AsyncFleet:

@@ -54,7 +54,7 @@ class Dispatcher:
 
     def schedule(self) -> None:
         """Send what is gathered at the end of this turn of the event loop, if a request is free."""
-        if not self._scheduled and self.free > 0:
+        if not self._scheduled and self.in_flight < self._requests_max:
             self._scheduled = True
             self._session.loop.call_soon(self._send)
 

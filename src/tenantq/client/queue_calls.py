@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -92,10 +92,18 @@ class QueueCalls:
     async def add(self, ready: OutgoingMessage) -> Added:
         """Add one message, together with concurrent adds."""
         self.session.check_open()
+        if self.session.tracing is None:
+            return await self._add(ready)
         with self.sending([ready]) as (traced,):
-            if self.session.settings.coalesce:
-                return await self._adds.put(traced, traced.size)
-            return _only(await self.send_adds([traced], patient=True))
+            return await self._add(traced)
+
+    def _add(self, ready: OutgoingMessage) -> Awaitable[Added]:
+        if self.session.settings.coalesce:
+            return self._adds.put(ready, ready.size)
+        return self._add_alone(ready)
+
+    async def _add_alone(self, ready: OutgoingMessage) -> Added:
+        return _only(await self.send_adds([ready], patient=True))
 
     def sending(self, batch: list[OutgoingMessage]) -> AbstractContextManager[list[OutgoingMessage]]:
         """Return a block that adds these messages, with the context of its span if the application is traced."""

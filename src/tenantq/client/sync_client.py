@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.async_queue import AsyncFleet, AsyncQueue, AsyncSnapshots
+from tenantq.client.async_queue import AsyncFleet, AsyncQueue
 from tenantq.client.async_tenant import AsyncGrants, AsyncKeyRotation, AsyncTenant
 from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, blocking_part, like
 from tenantq.client.received import Received
@@ -89,9 +89,9 @@ class Queue(BlockingWrapper[AsyncQueue]):
     pause = blocking(AsyncQueue.pause)
     resume = blocking(AsyncQueue.resume)
     delete = blocking(AsyncQueue.delete)
-    open_snapshot = blocking_part("snapshots", AsyncSnapshots.open)
-    read_snapshot = blocking_part("snapshots", AsyncSnapshots.read)
-    close_snapshot = blocking_part("snapshots", AsyncSnapshots.close)
+    open_snapshot = blocking(AsyncQueue.open_snapshot)
+    read_snapshot = blocking(AsyncQueue.read_snapshot)
+    close_snapshot = blocking(AsyncQueue.close_snapshot)
 
     # Iterables are consumed in the calling thread: a generator may block, or call this client itself.
 

@@ -21,6 +21,9 @@ log = logging.getLogger("tenantq.shards")
 RECONNECT_S: Final = 0.1
 """Delay before a broken link connects again."""
 
+CONNECT_S: Final = 3.0
+"""Time to connect, and then to shake hands. The kernel alone would try a host that was cut off only after up to two minutes again."""
+
 DISTRUST: Final = Backoff(base_ms=200, max_ms=10_000)
 """Delays after handshakes in a row that failed because the other end has another secret."""
 
@@ -143,12 +146,14 @@ class Link:
         while True:
             self._ended.clear()
             try:
-                _, connection = await loop.create_connection(
-                    lambda: PeerConnection(self._receive, self._lost), self._host, self._port, ssl=self._tls
-                )
+                async with asyncio.timeout(CONNECT_S):
+                    _, connection = await loop.create_connection(
+                        lambda: PeerConnection(self._receive, self._lost), self._host, self._port, ssl=self._tls
+                    )
                 self._connection = connection
                 self._nonce = nonce()
                 connection.send(frames.HELLO, self._hello[1], self._nonce)
+                loop.call_later(CONNECT_S, self._end_unless_up, connection)
                 await self._ended.wait()
             except OSError:
                 log.debug("%s is out of reach", self.number)
@@ -156,6 +161,12 @@ class Link:
                 log.exception("cannot connect to %s, retrying", self.number)
                 await asyncio.sleep(UNEXPECTED_S)
             await asyncio.sleep(self.reconnect_s)
+
+    def _end_unless_up(self, connection: PeerConnection) -> None:
+        if connection is self._connection and not self.is_up:
+            log.debug("%s does not shake hands", self.number)
+            connection.close()
+            self._lost(connection)
 
     @property
     def reconnect_s(self) -> float:

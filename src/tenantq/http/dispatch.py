@@ -52,11 +52,12 @@ async def answer(request: Request, wait: CallWait) -> Reply | Stream:
                 context.large_bodies.leave(taken)
                 taken = 0  # a protocol limits what it decodes, and may wait
             return _with_owner(request, await route.serve(request, wait))
-        if len(request.body) > UNJUDGED_BYTES_MAX or request.parts or request.encoding:
+        is_large = len(request.body) > UNJUDGED_BYTES_MAX
+        if is_large or request.parts or request.encoding:
             await authorize(request)
             taken = await context.large_bodies.enter(request.call.bearer, inflated_bytes_max(request))
             await unpack(request, route.items_max)
-        is_large = len(request.body) > UNJUDGED_BYTES_MAX
+            is_large = len(request.body) > UNJUDGED_BYTES_MAX
         if head.raw_query or route.query is not None:
             request.query = parse_query(head.raw_query, route.query)
         body = await route.decode_large(request.body) if is_large else route.decode(request.body)

@@ -223,6 +223,41 @@ async def test_an_end_with_another_secret_is_logged_once_and_tried_less_often(
         await server.close()
 
 
+async def test_a_host_whose_network_is_cut_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt whose packets are lost ends before the kernel gives it up, which takes minutes."""
+    monkeypatch.setattr(link, "CONNECT_S", 0.1)
+    loop, is_cut = asyncio.get_running_loop(), True
+    connect = loop.create_connection
+
+    async def connect_unless_cut(*args: Any, **options: Any) -> Any:
+        nonlocal is_cut
+        if is_cut:
+            is_cut = False
+            await loop.create_future()
+        return await connect(*args, **options)
+
+    monkeypatch.setattr(loop, "create_connection", connect_unless_cut)
+    async with asyncio.timeout(10), linked_peers() as (_, _, calling):
+        assert calling.is_up
+
+
+async def test_a_host_that_dies_during_the_handshake_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepted the connection and never answers, and nothing ends the connection."""
+    monkeypatch.setattr(link, "CONNECT_S", 0.1)
+    peer = Peer()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        calling = Link(1, sock.getsockname()[1], (SECRET, 7), peer.begun)
+        calling.start()
+        accepted, _ = await asyncio.get_running_loop().sock_accept(sock)
+        with accepted:
+            server = PeerServer(SECRET, {"kind": peer.answer})
+            await server.open(sock)
+            await asyncio.wait_for(peer.up.wait(), 10)
+        await calling.close()
+        await server.close()
+
+
 async def test_strangers_at_the_internal_address_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """They are logged again after a process with the secret has connected."""
     async with linked_peers() as (peer, server, calling):

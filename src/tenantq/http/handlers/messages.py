@@ -66,25 +66,23 @@ async def _long_message(message: wire.WireMessage) -> NewMessage | TenantqError:
             await next_slice()
     except TenantqError as error:
         return error
-    return _built(message, b"".join(pieces))
+    return _new_message(message, b"".join(pieces))
 
 
 def _body_chars(message: wire.WireMessage) -> int:
     return len(message.body or message.body_base64 or "")
 
 
-def _new_message(message: wire.WireMessage) -> NewMessage | TenantqError:
+def _new_message(message: wire.WireMessage, body: bytes | None = None) -> NewMessage | TenantqError:
+    """Return the message of an item, or its error. ``body`` is its body if that was decoded before."""
     try:
-        return _built(message, bytes_of(message.body, message.body_base64, "body"))
+        return NewMessage(
+            body=bytes_of(message.body, message.body_base64, "body") if body is None else body,
+            priority=message.priority, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, key=message.key,
+            group=message.group, attributes=message.attributes, max_attempts=message.max_attempts,
+        )  # fmt: skip
     except TenantqError as error:
         return error
-
-
-def _built(message: wire.WireMessage, body: bytes) -> NewMessage:
-    return NewMessage(
-        body=body, priority=message.priority, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, key=message.key,
-        group=message.group, attributes=message.attributes, max_attempts=message.max_attempts,
-    )  # fmt: skip
 
 
 def _added_item(added: AddResult) -> wire.AddedItem:
