@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.command import COMMAND, SECONDS_MAX, read_until, run, serving
+from tests.redis_servers import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -315,6 +316,28 @@ def test_a_redrive_survives_kills(tmp_path: Path) -> None:
     with serving(data_dir) as server:
         assert server.ok("redrive", "killed", "--status", task, "--json").json == ended
     assert run("doctor", "--data-dir", data_dir).returncode == 0
+
+
+def test_waiting_for_a_redrive_survives_a_restart(tmp_path: Path) -> None:
+    """The command retries until a server answers at the address, and reports the end."""
+    data_dir, address = tmp_path / "data", f"127.0.0.1:{free_port()}"
+    with serving(data_dir, "--http", address) as server:
+        _die(server, "waited", 60)
+        waiting = subprocess.Popen(
+            [COMMAND, "redrive", "waited", "--rate", "10", "--wait", "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment(),
+        )  # fmt: skip
+        while not server.ok("queue", "show", "waited", "--json").json["ready"]:
+            pass
+    try:
+        time.sleep(4)  # the retries of the SDK end earlier
+        assert waiting.poll() is None
+        with serving(data_dir, "--http", address):
+            out, _ = waiting.communicate(timeout=SECONDS_MAX)
+    finally:
+        waiting.kill()
+        waiting.communicate()
+    assert (json.loads(out)["state"], json.loads(out)["moved"]) == ("done", 60)
 
 
 # ---- one message ----

@@ -13,15 +13,15 @@ from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import Count, duration
 from tenantq.cli.output import body_fields, json_option, print_json_line, said
+from tenantq.cli.server_restarts import TRY_AGAIN_S, until_answered
 from tenantq.client import Message, Queue
 from tenantq.domain import limits
 from tenantq.domain.formatting import printable, show_duration
-from tenantq.errors import NotFound, TenantqError, Unavailable
+from tenantq.errors import NotFound, TenantqError
 
 T = TypeVar("T")
 
 _FOLLOW_WAIT_MS: Final = 20_000
-_TRY_AGAIN_S: Final = 1.0
 _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
 
 
@@ -94,19 +94,12 @@ def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
             if not announced:
                 said(f"{error.message} Waiting for it.")
             announced = True
-            time.sleep(_TRY_AGAIN_S)
+            time.sleep(TRY_AGAIN_S)
 
 
 def _tried(call: Callable[[], T], *, insist: bool) -> T:
     """Return what ``call`` returns. With ``insist``, retry until the server answers."""
-    while True:
-        try:
-            return call()
-        except Unavailable as error:
-            if not insist:
-                raise
-            said(f"{error.message} Retrying.")
-            time.sleep(_TRY_AGAIN_S)
+    return until_answered(call) if insist else call()
 
 
 def _report(errors: list[TenantqError], *, follow: bool) -> None:

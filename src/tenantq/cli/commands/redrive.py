@@ -1,6 +1,7 @@
 """``tenantq redrive``: move dead letters back to their source queues."""
 
 import time
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -10,6 +11,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Output
 from tenantq.cli.progress import BAR, progress_bar
+from tenantq.cli.server_restarts import until_answered
 from tenantq.client import Queue
 from tenantq.wire.queues import RedriveReply
 
@@ -24,7 +26,7 @@ _POLL_S: Final = 0.1
 @click.option("--source", metavar="QUEUE", help="Only dead letters from this queue.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Only this message; repeatable.")
 @click.option("--limit", type=int, metavar="N", help="Maximum number of messages.")
-@click.option("--wait", is_flag=True, help="Wait for completion.")
+@click.option("--wait", is_flag=True, help="Wait for completion. Survives server restarts.")
 @click.option("--status", metavar="TASK", help="Show the status of a redrive.")
 @click.option("--cancel", metavar="TASK", help="Cancel a redrive. Messages already moved stay moved.")
 def redrive(
@@ -65,6 +67,6 @@ def _wait(queue: Queue, task: RedriveReply) -> RedriveReply:
     with progress_bar(*columns, total=None, moved=task.moved) as update:
         while task.state == "running":
             time.sleep(_POLL_S)
-            task = queue.redrive_status(task.task)
+            task = until_answered(partial(queue.redrive_status, task.task))
             update(moved=task.moved)
     return task
