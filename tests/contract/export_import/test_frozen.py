@@ -252,7 +252,7 @@ async def test_leased_work_that_fails_during_suspension_becomes_dead_letters(
 
 @pytest.mark.parametrize("mode", ["settle", "freeze", "fill"])
 async def test_suspended_queue_is_not_redriven(harness: ServiceHarness, mode: Any) -> None:
-    """By name it is refused, in a shared queue its letters are skipped, and a running redrive ends."""
+    """By name it is refused, in a shared queue its letters are skipped, and a running redrive is cancelled."""
     owner, receipts = await fill_tenant(harness)
     await harness.service.settlement.nack(owner, None, "work", receipts)
     await harness.service.queues.put(owner, None, "other", {"max_attempts": 1, "dead_letter": "lost"})
@@ -273,7 +273,7 @@ async def test_suspended_queue_is_not_redriven(harness: ServiceHarness, mode: An
     await harness.service.queues.suspend(harness.admin, "acme", "lost", REASON, mode)
     await harness.pass_time(10_000)
     slow = await harness.service.redrives.get(owner, None, "work", slow.id)
-    assert (slow.state, slow.moved, harness.shard.reads.stats("acme", "lost").ready) == ("done", 1, 1)
+    assert (slow.state, slow.moved, harness.shard.reads.stats("acme", "lost").ready) == ("cancelled", 1, 1)
     with pytest.raises(Suspended, match="queue is suspended"):
         await harness.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
 

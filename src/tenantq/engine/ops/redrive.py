@@ -113,6 +113,7 @@ class StartRedrive(Operation[RedriveTask]):
         )  # fmt: skip
         self.reply = RedriveTask(state.redrives.new_id(state.randomness), letters, order, RedriveProgress())
         state.redrives.start(effects.batch, self.reply)
+        effects.moved_bytes += len(wanted.ids or ()) * ID_BYTES  # a large write, too
         pace = "a dry run" if self.dry_run else f"at most {rate or 'any number'} a second"
         effects.log(self.journal_op, letters, self.caller, details=f"{self.reply.id}, {pace}")
         _push_slice(state, self.reply)
@@ -185,12 +186,14 @@ class RedriveSlice(Operation[None]):
     def execute(self, effects: Effects) -> None:
         """Check the next letters in order of their ids, which keeps groups in order, and move those that pass the filter."""
         task, letters, store = self.task, self.task.letters, effects.store
-        wanted = task.order
+        wanted, before = task.order, task.progress
         if not effects.state.redrives.continues(task):
             return
-        self.missing = task.progress.missing
-        if letters.status == "draining" or letters.suspended or letters.damaged or letters.prefix in effects.cleared:
-            self._note(effects, [], {}, more=False)
+        if letters.status == "draining" or letters.suspended or letters.damaged:
+            self._end(effects, before, "cancelled")
+            return
+        if letters.prefix in effects.cleared:
+            self._end(effects, before)
             return
         # With a named target, messages added to the dead-letter queue itself move too; they may have no lease row.
         family = store.le if wanted.to is None else store.m
@@ -198,9 +201,9 @@ class RedriveSlice(Operation[None]):
         if rows and wanted.to is not None:
             target = letters.tenant.queues.get(wanted.to)
             if target is None or target.status == "draining":
-                self.missing = wanted.to
-                self._note(effects, [], {}, more=False)
+                self._end(effects, msgspec.structs.replace(before, missing=wanted.to), "failed")
                 return
+        self.missing = before.missing
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
         seen: list[bytes] = []
         for key in rows:
@@ -212,38 +215,33 @@ class RedriveSlice(Operation[None]):
             if sent_to is not None:
                 name, size = sent_to
                 moved.setdefault(name, []).append((id, size))
-        self._note(effects, seen, moved, more=len(rows) == self.rows or len(seen) < len(rows))
-
-    def _note(
-        self, effects: Effects, seen: list[bytes], moved: dict[str, list[tuple[bytes, int]]], *, more: bool
-    ) -> None:
-        """Journal and store what was done, and continue or end."""
-        task, redrives = self.task, effects.state.redrives
-        order, before, count = task.order, task.progress, sum(map(len, moved.values()))
-        progress = RedriveProgress(
-            self._next_state(before.moved + count, more=more), before.moved + count, before.skipped + len(seen) - count,
-            self.missing, seen[-1] if seen else before.last,
-        )  # fmt: skip
-        for target, sent in moved.items() if not order.dry_run else ():
+        for name, sent in moved.items() if not wanted.dry_run else ():
             ids, sizes = b"".join(id for id, _ in sent), [size for _, size in sent]
-            effects.log("redrive", task.letters, order.caller, ids=ids, size=sizes, details=f"to {target}")
-        if progress.state != "running":
-            verb = "would move" if order.dry_run else "moved"
-            details = f"{task.id}, {progress.state}: {verb} {progress.moved}, skipped {progress.skipped}"
-            effects.log("redrive", task.letters, effects.state.system, details=details)
-            redrives.put_progress(effects.batch, task, progress)
-            return
-        if count and not order.dry_run:
-            redrives.put_progress(effects.batch, task, progress)
+            effects.log("redrive", letters, wanted.caller, ids=ids, size=sizes, details=f"to {name}")
+        count, last = sum(map(len, moved.values())), seen[-1] if seen else before.last
+        skipped = before.skipped + len(seen) - count
+        progress = RedriveProgress("running", before.moved + count, skipped, self.missing, last)
+        if len(seen) == len(rows) < self.rows or progress.moved == wanted.limit:
+            self._end(effects, progress)
         else:
-            task.progress = progress  # nothing has changed: after a restart, these letters are looked at again
-        continue_redrives(effects.state, [task])
+            self._continue(effects, progress)
 
-    def _next_state(self, moved: int, *, more: bool) -> RedriveState:
-        limit = self.task.order.limit
-        if more and (limit is None or moved < limit):
-            return "running"
-        return "done" if self.missing is None or self.task.order.dry_run else "failed"
+    def _continue(self, effects: Effects, progress: RedriveProgress) -> None:
+        if progress.moved > self.task.progress.moved and not self.task.order.dry_run:
+            effects.state.redrives.put_progress(effects.batch, self.task, progress)
+        else:
+            self.task.progress = progress  # nothing has changed: after a restart, these letters are looked at again
+        continue_redrives(effects.state, [self.task])
+
+    def _end(self, effects: Effects, progress: RedriveProgress, state: RedriveState | None = None) -> None:
+        """Store and journal the end; None: the redrive got to its end."""
+        task, dry_run = self.task, self.task.order.dry_run
+        if state is None:
+            state = "done" if progress.missing is None or dry_run else "failed"
+        verb = "would move" if dry_run else "moved"
+        details = f"{task.id}, {state}: {verb} {progress.moved}, skipped {progress.skipped}"
+        effects.log("redrive", task.letters, effects.state.system, details=details)
+        effects.state.redrives.put_progress(effects.batch, task, msgspec.structs.replace(progress, state=state))
 
     def _move(self, effects: Effects, id: bytes) -> tuple[str, int] | None:
         """Move one letter if it passes the filter, is not in flight and its queue accepts it; return that queue and the size."""
