@@ -21,6 +21,7 @@ from tenantq.backup.restore import restore_backup
 from tenantq.cli.command_line import run
 from tenantq.doctor.store_check import examine
 from tenantq.domain.message import Result
+from tenantq.engine.ops.redrive import find_redrive
 from tenantq.engine.shard import StoreCheckpoint
 from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
@@ -144,6 +145,28 @@ async def test_restored_server_works_and_verifies(tmp_path: Path, capsys: pytest
         assert run(["audit", "verify", "--data-dir", str(tmp_path / place)]) == 0, capsys.readouterr().out
     assert (tmp_path / "same" / "audit_key").stat().st_mode & 0o777 == 0o600
     assert not [name for name in names_in(tmp_path) if name.startswith(".")]
+
+
+async def test_a_redrive_continues_in_a_restored_server(tmp_path: Path) -> None:
+    """From where it was in the backup: messages and progress are of one moment."""
+    async with server_of(tmp_path / "data") as server:
+        shard = verbs(server.shard)
+        await put_queue(shard, "default", "work", max_attempts=1)
+        await shard.add("default", "work", [message(f"{n}") for n in range(30)])
+        leased = await shard.poll("default", "work", max=30)
+        await shard.nack("default", "work", [one.receipt for one in leased])
+        task = await shard.redrive("default", "work", rate=20)
+        await server.service.backups.create(CALL, "one")
+        await asyncio.wait_for(task.ended.wait(), 10)
+    restore_backup(tmp_path / "data-backups" / "one", tmp_path / "restored")
+    assert examine(tmp_path / "restored").findings == []
+    async with server_of(tmp_path / "restored") as server:
+        again = find_redrive(server.shard.state, "default", "work", task.id)
+        assert again.is_running
+        assert again.progress.moved > 0
+        await asyncio.wait_for(again.ended.wait(), 10)
+        assert (again.progress.state, again.progress.moved) == ("done", 30)
+        assert server.shard.reads.stats("default", "work").ready == 30
 
 
 async def test_exports_and_trims_during_a_backup_leave_no_gap(
