@@ -59,10 +59,10 @@ class MovingGroup:
         return GroupCapture(self._tenant.id, self._unit, [queue.prefix for queue in queues])
 
     def ranges(self) -> list[tuple[str, bytes]]:
-        """Return the families and prefixes of its rows. The names of queues come first."""
+        """Return the families and prefixes of its rows. The names of all queues come first."""
         prefixes = [queue.prefix for queue in group_of(self._tenant, self._unit)]
-        names = [("meta", kind + prefix) for prefix in prefixes for kind in QUEUE_META_KINDS]
-        return [*names, *((family, prefix) for prefix in prefixes for family in QUEUE_FAMILIES)]
+        meta = [("meta", kind + prefix) for kind in QUEUE_META_KINDS for prefix in prefixes]
+        return [*meta, *((family, prefix) for prefix in prefixes for family in QUEUE_FAMILIES)]
 
     def fence(self, target: int) -> Operation[None]:
         """Return what stops serving it."""

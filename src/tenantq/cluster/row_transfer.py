@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tenantq.engine.access_store import KEY_ROW, USE_ROW
+from tenantq.engine.catalog import QUEUE_ROW
 from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_rows import RowCapture, RowChange, shifted
 from tenantq.errors import Unavailable
@@ -52,7 +53,8 @@ class RowTransfer:
         upper = last[0] + b"\0"
         while page := await asyncio.to_thread(store.scan_items, store.family(family), lower, upper, rows):
             await self._send([RowChange(family, key, value) for key, value in page])
-            await self._send(capture.take())
+            if not prefix.startswith(QUEUE_ROW):  # names of queues come first: by them, an aborted copy is deleted
+                await self._send(capture.take())
             size = sum(len(value) for _, value in page)
             rows = max(8, min(PART_ROWS, PART_BYTES * len(page) // (size + 1)))
             lower = page[-1][0] + b"\0"

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.cluster.moving_units import MovingGroup
+from tenantq.cluster.row_transfer import RowTransfer
+from tenantq.domain.placement import unit_name
+from tenantq.engine.catalog import QUEUE_ROW
+from tenantq.engine.redrive_registry import REDRIVE_ROW
+from tenantq.engine.tenant_rows import RowChange
+from tests.administration import put_queue
 from tests.contract.cluster.hosts import SHARDS, client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import spread
 from tests.contract.cluster.test_members import SECRET, pair, until
 from tests.contract.cluster.test_tenant_moves import drained, pin, wait_until_placed
+from tests.shards import T
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from tests.conftest import OpenShard
     from tests.contract.cluster.hosts import SharedStore
 
 BODIES = [str(number) for number in range(60)]
@@ -73,6 +82,24 @@ async def assert_moved_once(client: httpx.AsyncClient, path: str, task: str) -> 
     assert (ended["state"], ended["moved"], ended["skipped"]) == ("done", len(BODIES), 0)
     assert await drained(client, path) == BODIES
     assert await drained(client, f"{path}-dlq") == []
+
+
+async def test_names_of_queues_are_copied_before_other_rows(open_shard: OpenShard) -> None:
+    """By them, an aborted copy is deleted."""
+    shard, name, sent = await open_shard(), unit_name(T, "work"), list[bytes]()
+    for queue in ("work", "work-dlq"):
+        await put_queue(shard, T, queue)
+
+    async def send(changes: list[RowChange], row: bytes, ids: list[str]) -> int:
+        sent.extend(change.key for change in changes)
+        return len(changes)
+
+    group = MovingGroup(shard, shard.tenant(T), name)
+    capture = group.capture()
+    capture.note(RowChange("meta", REDRIVE_ROW + shard.state.queue(T, "work-dlq").prefix + b"id", b"new"))
+    await RowTransfer(shard, name, 0, send, lambda _: None).copy(capture, group.ranges())
+    assert [key.startswith(QUEUE_ROW) for key in sent] == [True, True, *[False] * (len(sent) - 2)]
+    assert any(key.startswith(REDRIVE_ROW) for key in sent)
 
 
 @pytest.mark.parametrize("leaving", [0, 1])
