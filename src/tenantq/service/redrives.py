@@ -26,7 +26,8 @@ class RedriveInfo(msgspec.Struct, frozen=True):
     started_at: int
     rate: int | None = None  # messages a second
     to: str | None = None  # the target queue; None: where each message came from
-    reason: str | None = None  # why it failed
+    reason: str | None = None  # why it failed, or was cancelled by the server
+    missing: str | None = None  # a queue to which messages should go and that does not exist
 
 
 class Redrives:
@@ -80,15 +81,14 @@ def _check_reason(admitted: AdmittedCall, reason: str | None) -> None:
     encryption = admitted.state.config.encryption
     if reason is not None and encryption.enabled and not encryption.plain_reasons and label_of(reason) != reason:
         raise Invalid(
-            "filter: reason: must be a label, such as 'ValueError'. Of the reasons of an encrypted tenant, only labels are kept.",
+            "filter: reason: must be a label, such as 'ValueError'. Encrypted tenants keep only the label of a reason.",
             tenant=admitted.tenant,
         )
 
 
 def _info(task: RedriveTask) -> RedriveInfo:
     order, progress = task.order, task.progress
-    reason = f"queue '{progress.missing}' does not exist" if progress.state == "failed" else None
     return RedriveInfo(
         task.id, progress.state, progress.moved, progress.skipped, order.dry_run, order.found, order.started_at,
-        order.rate, order.to, reason,
+        order.rate, order.to, progress.reason, progress.missing,
     )  # fmt: skip

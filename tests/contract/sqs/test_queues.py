@@ -253,8 +253,8 @@ def test_dlq_must_exist_have_the_same_type_and_be_another_queue(sqs: Any, queue:
     assert "RedrivePolicy" not in attributes_of(sqs, source)
 
 
-def test_dead_letters_are_moved_back_or_to_a_destination(server: SqsServer, sqs: Any) -> None:
-    """One task runs at a time, is listed with its progress, and can be cancelled."""
+def test_dead_letters_are_moved_back_or_to_a_destination(server: SqsServer, tenant: str, sqs: Any) -> None:
+    """One task runs at a time, is listed with its progress, and can be cancelled. Dry runs are not listed."""
     queue, letters = with_letters(sqs, 1, VisibilityTimeout="0")
     for number in range(4):
         sqs.send_message(QueueUrl=queue, MessageBody=str(number))
@@ -268,6 +268,7 @@ def test_dead_letters_are_moved_back_or_to_a_destination(server: SqsServer, sqs:
     moved = sqs.cancel_message_move_task(TaskHandle=handle)["ApproximateNumberOfMessagesMoved"]
     assert moved < 4
     assert code(sqs.cancel_message_move_task, TaskHandle=handle) == "AWS.SimpleQueueService.UnsupportedOperation"
+    server.run(server.server.service.redrives.start(server.admin, tenant, "letters", filter=None, dry_run=True))
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
     sqs.start_message_move_task(SourceArn=source, DestinationArn=arn_of(sqs, other))
     server.clock.advance(1_000)

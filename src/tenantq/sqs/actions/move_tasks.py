@@ -13,6 +13,7 @@ from tenantq.service.redrives import RedriveInfo
 from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn
 from tenantq.sqs.failures import (
+    INTERNAL,
     NO_SUCH_QUEUE,
     NO_SUCH_RESOURCE,
     UNSUPPORTED,
@@ -58,7 +59,7 @@ async def start_message_move_task(sqs_call: SqsCall) -> ActionResult:
     senders = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, source.tenant_id, dead_letter=source.name)
     if not senders.names:
         raise invalid("Source queue must be configured as a Dead Letter Queue.")
-    if any(task.state == "running" for task in await sqs_call.service.redrives.list(*sqs_call.at(source))):
+    if any(task.state == "running" for task in await _tasks(sqs_call, source)):
         raise invalid(
             "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
         )
@@ -71,7 +72,7 @@ async def list_message_move_tasks(sqs_call: SqsCall) -> ActionResult:
     given = sqs_call.read(ListMessageMoveTasks)
     source = await _source(sqs_call, given.source_arn)
     most = checked_number("MaxResults", 1 if given.max_results is None else given.max_results, 1, TASKS_MAX)
-    tasks = await sqs_call.service.redrives.list(*sqs_call.at(source))
+    tasks = await _tasks(sqs_call, source)
     return {"Results": [_shown(sqs_call, source, task) for task in tasks[:most]]}
 
 
@@ -85,14 +86,19 @@ async def cancel_message_move_task(sqs_call: SqsCall) -> ActionResult:
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
         raise invalid("Value for parameter TaskHandle is invalid.") from error
     source = await _source(sqs_call, handle.source_arn)
-    tasks = await sqs_call.service.redrives.list(*sqs_call.at(source))
-    task = next((one for one in tasks if one.id == handle.task_id), None)
+    task = next((one for one in await _tasks(sqs_call, source) if one.id == handle.task_id), None)
     if task is None:
         raise SqsFailure(NO_SUCH_RESOURCE, "Task does not exist.")
-    if task.state != "running":
-        raise SqsFailure(UNSUPPORTED, "Only active tasks can be cancelled.")
-    await sqs_call.service.redrives.cancel(*sqs_call.at(source), handle.task_id)
-    return {"ApproximateNumberOfMessagesMoved": task.moved}
+    if task.state == "running":
+        task = await sqs_call.service.redrives.cancel(*sqs_call.at(source), handle.task_id)
+        if task.state == "cancelled":
+            return {"ApproximateNumberOfMessagesMoved": task.moved}
+    raise SqsFailure(UNSUPPORTED, "Only active tasks can be cancelled.")
+
+
+async def _tasks(sqs_call: SqsCall, source: FoundQueue) -> list[RedriveInfo]:
+    """Return the tasks of a dead-letter queue, newest first. SQS has no dry runs."""
+    return [task for task in await sqs_call.service.redrives.list(*sqs_call.at(source)) if not task.dry_run]
 
 
 async def _source(sqs_call: SqsCall, arn: str | None) -> FoundQueue:
@@ -126,7 +132,7 @@ def _shown(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> dict[str
     if task.state == "running":
         shown["TaskHandle"] = _handle(sqs_call, source, task)
     if task.state == "failed":
-        shown["FailureReason"] = NO_SUCH_QUEUE.code
+        shown["FailureReason"] = (NO_SUCH_QUEUE if task.missing is not None else INTERNAL).code
     if task.to is not None:
         shown["DestinationArn"] = sqs_call.arn(source.tenant_id, task.to)
     if task.rate is not None:
