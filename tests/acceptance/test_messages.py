@@ -284,12 +284,13 @@ def test_redriving_dead_letters(server: Served) -> None:
 
 
 def test_a_slow_redrive_can_be_stopped(server: Served) -> None:
-    """Messages it already moved stay moved."""
+    """Messages it already moved stay moved. Whoever waits for it gets an exit code."""
     _die(server, "slow", 20)
     begun = server.ok("redrive", "slow", "--rate", 1, "--json").json
     assert begun["state"] == "running"
     stopped = server.ok("redrive", "slow", "--cancel", begun["task"], "--json").json
     assert stopped["state"] == "cancelled"
+    assert server.call("redrive", "slow", "--status", begun["task"], "--wait").code == 1
     assert server.call("redrive", "slow", "--status", "nonsense").code == 3
 
 

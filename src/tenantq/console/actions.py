@@ -88,8 +88,12 @@ async def _finished(queue: AsyncQueue, *, dry_run: bool, ids: Sequence[str] | No
 
 def _redriven(task: RedriveReply) -> str:
     skipped = f", skipped {task.skipped:,}" if task.skipped else ""
-    ending = {"running": "; it continues on the server", "failed": "; then it failed"}.get(task.state, "")
-    return f"moved {task.moved:,} dead letters{skipped}{ending}"
+    endings = {
+        "running": "; it continues on the server",
+        "failed": "; then it failed",
+        "cancelled": "; then it was cancelled",
+    }
+    return f"moved {task.moved:,} dead letters{skipped}{endings.get(task.state, '')}"
 
 
 async def delete_message(console: ConsoleContext, tenant: str, queue: str, id: str) -> bool:

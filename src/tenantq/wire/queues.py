@@ -41,7 +41,7 @@ class RedriveReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     moved: int  # or, in a dry run, would be moved
     skipped: int  # not selected, or their queue no longer exists
     dry_run: bool
-    reason: str | None = None  # why it failed
+    reason: str | None = None  # why it failed, or was cancelled by the server
 
 
 class QueueReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -43,7 +43,7 @@ def redrive(
     """Move dead letters back to the queues they came from.
 
     QUEUE is a dead-letter queue, or the queue whose dead letters to move. Without --wait, the redrive continues on the
-    server; check it with --status TASK. Exits with 1 if the redrive has failed.
+    server; check it with --status TASK. Exits with 1 if the redrive has failed, or was cancelled without --cancel.
     """
     letters = connection.queue(queue)
     if cancel is not None:
@@ -57,7 +57,8 @@ def redrive(
         task = _wait(letters, task)
     verb = "would move" if task.dry_run else "moved"
     more = f"; task {task.task}" if task.state == "running" else f"; {task.reason}" if task.reason else ""
-    code = exit_codes.ERROR if task.state == "failed" else exit_codes.OK
+    is_incomplete = task.state == "failed" or (task.state == "cancelled" and cancel is None)
+    code = exit_codes.ERROR if is_incomplete else exit_codes.OK
     return Output(task, f"{task.state}: {verb} {task.moved}, skipped {task.skipped}{more}", code=code)
 
 
