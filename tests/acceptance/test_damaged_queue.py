@@ -11,10 +11,15 @@ import httpx
 import pytest
 
 from tenantq import Client
+from tenantq.domain.message import LOCAL
+from tenantq.engine.ops.redrive import CancelRedrive
+from tenantq.engine.redrive_registry import stored_redrives
+from tenantq.engine.redrive_task import RedriveFilter
 from tenantq.errors import QueueDamaged, StoreDamaged
+from tenantq.runtime.randomness import id_text
 from tests.acceptance.command import ADMIN_TOKEN, call, serving
-from tests.administration import put_queue, put_tenant
-from tests.shards import journal_rows, message, pass_time
+from tests.administration import finished, put_queue, put_tenant
+from tests.shards import journal_rows, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -165,6 +170,76 @@ async def test_settlements_in_an_undone_round_are_executed_exactly_once(open_sha
     assert shard.reads.stats("acme", "work").in_flight == 8
     rows = [row.message_id for row in await journal_rows(shard, op="nack") if row.outcome == "ok"]
     assert sorted(rows) == sorted(one.id for one in held["globex"][:4])
+    await shard.close()
+
+
+async def damage_dead_letters(open_shard: OpenShard, tmp_path: Path) -> tuple[Shard, dict[str, list[bytes]]]:
+    """Open a shard with dead letters of two tenants, of which one of acme cannot be read. Return it and their IDs."""
+    shard = await open_shard()
+    await fill(shard)
+    ids = {}
+    for tenant in ("acme", "globex"):
+        held = await shard.poll(tenant, "work", max=8)
+        await shard.nack(tenant, "work", [one.receipt for one in held])
+        ids[tenant] = [one.raw_id for one in held]
+    shard.state.store.files.erase(b"", b"\xff" * 8)
+    await shard.close()
+    flip_a_byte(tmp_path / "data")
+    return await open_shard(), ids
+
+
+async def test_redrive_of_damaged_rows_fails_and_others_are_executed_exactly_once(
+    open_shard: OpenShard, tmp_path: Path
+) -> None:
+    """Both are in one round. The other one continues after it was undone."""
+    shard, ids = await damage_dead_letters(open_shard, tmp_path)
+    all_of_them = RedriveFilter(limit=8)
+    healthy, damaged = await asyncio.gather(
+        *[shard.redrive(tenant, "work", filter=all_of_them) for tenant in ("globex", "acme")]
+    )
+    async with asyncio.timeout(10):
+        await finished(shard, damaged)
+        await finished(shard, healthy)
+    assert shard.failure is None
+    assert (healthy.progress.state, healthy.progress.moved, shard.reads.stats("globex", "work").ready) == ("done", 8, 8)
+    found = damaged.progress
+    assert (found.state, found.moved, found.reason) == ("failed", 0, "rows of the dead-letter queue cannot be read")
+    assert shard.reads.stats("acme", "work").dead == 8
+    rows = [row.message_id for row in await journal_rows(shard, op="redrive") if row.message_id]
+    assert sorted(rows) == sorted(map(id_text, ids["globex"]))
+    stored = {one.id: one.progress for one in stored_redrives(shard.state.store)}
+    assert stored == {healthy.id: healthy.progress, damaged.id: found}
+    await shard.close()
+
+
+async def test_redrive_calls_in_an_undone_round_are_executed_exactly_once(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """A start, a cancel and a slice are undone with everything that follows from them."""
+    shard, ids = await damage_dead_letters(open_shard, tmp_path)
+    slow, other = [await shard.redrive("globex", "work", rate=1) for _ in range(2)]
+    await shard.add("acme", "other", [message()] * 50)  # the turn of globex is first
+    await wait_until_idle(shard)
+    globex = shard.tenant("globex")
+    cancel = asyncio.ensure_future(shard.submit(CancelRedrive(globex, LOCAL, "work", other.id)))
+    start = asyncio.ensure_future(shard.redrive("globex", "work", filter=RedriveFilter(limit=1)))
+    remove = asyncio.ensure_future(shard.remove("acme", "work-dlq", ids["acme"]))
+    await asyncio.sleep(0)  # they are in the lines
+    clock.advance(1_000)  # and the next slices too
+    with pytest.raises(QueueDamaged):
+        await remove
+    assert (await cancel).progress.state == "cancelled"
+    new = await start
+    await finished(shard, new)
+    assert shard.failure is None
+    tasks = shard.state.redrives.of_tenant(globex)
+    assert {one.id for one in tasks} == {slow.id, other.id, new.id}
+    found = [(one.progress.moved, one.progress.skipped) for one in (slow, other, new)]
+    assert found == [(2, 0), (1, 1), (1, 0)]  # both wanted the same message
+    assert shard.reads.stats("globex", "work").ready == 4
+    await pass_time(shard, clock, 1_000)
+    assert slow.progress.checked == 3  # one slice each second
+    assert len(await journal_rows(shard, op="cancel_redrive")) == 1
     await shard.close()
 
 

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from tenantq.domain import limits
 from tenantq.domain.message import LOCAL, Caller
 from tenantq.engine import redrive_registry
-from tenantq.engine.ops.redrive import RUNNING_MAX, CancelRedrive, find_redrive
+from tenantq.engine.ops import redrive
+from tenantq.engine.ops.redrive import RUNNING_MAX, CancelRedrive, StartRedrive, find_redrive
 from tenantq.engine.redrive_registry import REDRIVE_ROW, stored_redrives
 from tenantq.engine.redrive_task import RedriveFilter, RedriveTask
 from tenantq.engine.settings import ShardSettings
@@ -87,6 +89,8 @@ async def test_id_filter_matches_exactly(shard: Shard) -> None:
     many = frozenset(number.to_bytes(16) for number in range(limits.REDRIVE_IDS_MAX + 1))
     with pytest.raises(Invalid, match="100001 ids, allowed are 100000"):
         await shard.redrive(T, Q, filter=RedriveFilter(ids=many))
+    with pytest.raises(Invalid, match="ids: must be bytes"):
+        StartRedrive(shard.tenant(T), LOCAL, Q, RedriveFilter(ids=frozenset((id_text(ids[0]),))))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 300, 2_000])
@@ -153,6 +157,8 @@ async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(sh
     await pass_time(shard, clock, 10_000)
     assert 0 < moved < 100
     assert (task.progress.state, task.progress.moved) == ("cancelled", moved)
+    await shard.submit(CancelRedrive(shard.tenant(T), LOCAL, Q, task.id))  # changes nothing
+    assert len(await journal_rows(shard, op="cancel_redrive")) == 1
     assert (shard.reads.stats(T, Q).ready, shard.reads.stats(T, Q).dead) == (moved, 100 - moved)
 
 
@@ -262,7 +268,8 @@ async def test_conditions_of_a_redrive_survive_a_restart(open_shard: OpenShard, 
     await put_queue(shard, T, "else")
     others, ids = await bury(shard, 10, "no route"), await bury(shard, 10, "timeout")
     wanted = RedriveFilter(ids=frozenset((*others, *ids[1:])), reason="time", limit=7, to="else")
-    task = await shard.redrive(T, Q, filter=wanted, rate=10)
+    caller = Caller("jwt:ann", "192.0.2.1", "", "browser")
+    task = await shard.redrive(T, Q, filter=wanted, rate=10, caller=caller)
     for _ in range(14):
         await pass_time(shard, clock, 100)
     assert 0 < task.progress.moved < 7
@@ -272,7 +279,8 @@ async def test_conditions_of_a_redrive_survive_a_restart(open_shard: OpenShard, 
     while task.is_running:
         await pass_time(shard, clock, 100)
     assert [one.raw_id for one in await shard.poll(T, "else", max=99)] == ids[1:8]
-    assert task.order.ids is None  # nobody needs them any more
+    kept = task.order  # nobody needs the rest any more
+    assert (kept.ids, kept.reason, kept.limit, kept.caller) == (None, None, None, Caller(""))
     await shard.close()
     shard = await open_shard()
     ended = find_redrive(shard.state, T, Q, task.id)
@@ -329,12 +337,16 @@ async def test_a_dry_run_counts_everything_once_across_a_restart(open_shard: Ope
     assert shard.reads.stats(T, Q).dead == 300
 
 
-async def test_only_the_newest_ended_redrives_are_kept(
+async def test_only_the_newest_ended_redrives_of_a_tenant_are_kept(
     open_shard: OpenShard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that run stay in any case."""
-    monkeypatch.setattr(redrive_registry, "REDRIVES_MAX", 3)
+    """Those that run stay in any case, and those of other tenants too."""
+    monkeypatch.setattr(redrive_registry, "ENDED_MAX", 1)
     shard = await open_shard()
+    await put_tenant(shard, "other")
+    await bury(shard, 1, tenant="other")
+    other = await shard.redrive("other", Q)
+    await finished(shard, other)
     await bury(shard, 50)
     running = await shard.redrive(T, Q, rate=1)
     ended = []
@@ -345,8 +357,8 @@ async def test_only_the_newest_ended_redrives_are_kept(
     shard = await open_shard()
     kept = shard.state.redrives.of(shard.state.queue(T, DLQ))
     assert [one.id for one in kept] == [running.id, *ended[-2:]]
-    assert {one.id for one in stored_redrives(shard.state.store)} == {running.id, *ended[-2:]}
-    with pytest.raises(NotFound, match="the redrive does not exist"):
+    assert {one.id for one in stored_redrives(shard.state.store)} == {other.id, running.id, *ended[-2:]}
+    with pytest.raises(NotFound, match="unknown redrive"):
         find_redrive(shard.state, T, Q, ended[0])
 
 
@@ -358,6 +370,91 @@ async def test_running_redrives_of_a_tenant_are_limited(shard: Shard) -> None:
         await shard.redrive(T, Q, rate=1)
     await shard.submit(CancelRedrive(shard.tenant(T), LOCAL, Q, tasks[0].id))
     assert (await shard.redrive(T, Q, rate=1)).is_running
+
+
+async def test_message_ids_of_running_redrives_are_limited_together(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are kept in memory. Another tenant has its own limit."""
+    monkeypatch.setattr(limits, "REDRIVE_IDS_MAX", 10)
+    ids = await bury(shard, 20)
+    await put_tenant(shard, "other")
+    others = await bury(shard, 10, tenant="other")
+    task = await shard.redrive(T, Q, filter=RedriveFilter(ids=frozenset(ids[:6])), rate=1)
+    with pytest.raises(QuotaExceeded, match=r"ids: too many \(5, and 6 of redrives that run; allowed are 10 "):
+        await shard.redrive(T, Q, filter=RedriveFilter(ids=frozenset(ids[6:11])))
+    await shard.redrive("other", Q, filter=RedriveFilter(ids=frozenset(others)))
+    await shard.submit(CancelRedrive(shard.tenant(T), LOCAL, Q, task.id))
+    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[6:16])))).progress.moved == 10
+
+
+async def test_unreadable_rows_stop_only_their_redrives(open_shard: OpenShard, clock: ManualClock) -> None:
+    """The shard opens and keeps the rows, and the doctor reports them."""
+    shard = await open_shard()
+    await bury(shard, 20)
+    tasks = [await shard.redrive(T, Q, rate=10) for _ in range(3)]
+    torn = msgspec.structs.replace(tasks[1].order, rate=0)
+    store, prefix = shard.state.store, REDRIVE_ROW + shard.state.queue(T, DLQ).prefix
+    batch = store.new_batch()
+    batch.put(prefix + tasks[0].id.encode(), b"torn", store.meta.handle)
+    batch.put(prefix + tasks[1].id.encode(), msgspec.msgpack.encode(torn), store.meta.handle)
+    store.write(batch)
+    await shard.close()
+    shard = await open_shard()
+    for unreadable in tasks[:2]:
+        with pytest.raises(NotFound):
+            find_redrive(shard.state, T, Q, unreadable.id)
+    task = find_redrive(shard.state, T, Q, tasks[2].id)
+    while task.is_running:
+        await pass_time(shard, clock, 100)
+    assert shard.reads.stats(T, Q).ready == 20
+    assert {one.id for one in stored_redrives(shard.state.store)} == {one.id for one in tasks}
+    await shard.close()
+    found = examined(shard).findings
+    assert sorted((one.kind, one.text.split(":")[0]) for one in found) == sorted(
+        ("damaged", f"Redrive {one.id} cannot be read") for one in tasks[:2]
+    )
+
+
+async def test_a_redrive_that_moves_nothing_stores_its_position(
+    open_shard: OpenShard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart, a filter is not applied to everything again."""
+    monkeypatch.setattr(redrive, "UNSTORED_MAX", 30)
+    shard = await open_shard()
+    await bury(shard, 200)
+    task = await shard.redrive(T, Q, filter=RedriveFilter(reason="none"), rate=100)
+    for _ in range(4):
+        await pass_time(shard, clock, 100)
+    assert task.progress.skipped == 50
+    assert [one.progress.skipped for one in stored_redrives(shard.state.store)] == [30]
+    rows = await journal_rows(shard, op="redrive")
+    assert [row.details for row in rows[1:]] == [f"{task.id}, running: 30 messages checked"]
+    assert "unexplained" not in {row.op for row in await journal_rows(shard)}
+    await shard.close()
+    shard = await open_shard()
+    task = find_redrive(shard.state, T, Q, task.id)
+    assert task.progress.skipped == 30
+    while task.is_running:
+        await pass_time(shard, clock, 100)
+    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("done", 0, 200)
+
+
+async def test_a_redrive_waits_for_free_disk_space(
+    shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reserve is needed for settling and deleting."""
+    await bury(shard, 10)
+    files = type(shard.state.store.files)
+    await pass_time(shard, clock, 1_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "free_bytes", lambda _: 0)
+        task = await shard.redrive(T, Q)
+        await pass_time(shard, clock, 5_000)
+        assert (task.is_running, task.progress.moved) == (True, 0)
+        assert (await run(shard, dry_run=True)).progress.moved == 10
+    await pass_time(shard, clock, 1_000)
+    assert (task.progress.state, task.progress.moved) == ("done", 10)
 
 
 async def test_normal_operation_stores_nothing_about_redrives(shard: Shard) -> None:

@@ -210,7 +210,7 @@ async def test_a_full_disk_refuses_work_and_loses_nothing(tmp_path: Path, durabl
         with pytest.raises(DiskFull):  # the process remembers it for some seconds
             await shard.add(T, Q, [message("refused")])
         opener.client._full_until = 0.0
-        shard.loop.space._measure_at_ms = 0
+        shard.state.space._measure_at_ms = 0
         await shard.add(T, Q, [message("again")])
         assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"kept", b"again"]
 

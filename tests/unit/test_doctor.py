@@ -365,7 +365,7 @@ def _journal_edit(store: RocksStore, batch: WriteBatch) -> None:
         (_unknown_queue, "orphan", "do not belong to any known queue"),
         (_stray_redrive, "orphan", "does not belong to any known queue"),
         (_lose_order, "catalog", "the row that says what it moves is missing"),
-        (_torn_redrive, "damaged", "the redrives cannot be read"),
+        (_torn_redrive, "damaged", "Redrive 0123456789abcdef cannot be read"),
         (_lose_counters, "counters", "has rows but no counters"),
         (_queue_without_tenant, "catalog", "does not belong to any tenant"),
         (_torn_message, "damaged", "cannot be read"),
@@ -381,6 +381,18 @@ async def test_each_inconsistency_is_named(
     report = _drift(stopped, change)
     assert not report.clean
     assert any(finding.kind == kind and text in finding.text for finding in report.findings), report.findings
+
+
+async def test_redrives_are_no_orphans_if_the_catalog_cannot_be_read(stopped: Path) -> None:
+    """Their queues may exist."""
+
+    def change(store: RocksStore, batch: WriteBatch) -> None:
+        _stray_redrive(store, batch)
+        batch.put(QUEUE_ROW + Q_PREFIX, b"torn", store.meta.handle)
+
+    found = [one.text for one in _drift(stopped, change).findings]
+    assert any("the catalog cannot be read" in text for text in found)
+    assert not any("Redrive" in text for text in found)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ def check_redrives(store: StoreReader, queues: Mapping[bytes, KnownQueue], log: 
         if queue is None:
             text = f"Redrive {one.id} does not belong to any known queue."
             log.found("orphan", text, tenant=f"#{tenant_id}", queue=f"#{queue_id}")
+        elif one.problem:
+            text = f"Redrive {one.id} cannot be read: {one.problem}"
+            log.found("damaged", text, tenant=queue.tenant, queue=queue.name)
         elif one.order is None:
             text = f"Redrive {one.id} has progress, but the row that says what it moves is missing."
             log.found("catalog", text, tenant=queue.tenant, queue=queue.name)

@@ -148,7 +148,6 @@ def _examine(store: StoreReader, log: FindingLog) -> None:
     with _damage_noted(log, "the catalog cannot be read"):
         queues = load_queues(store, log)
         find_orphans(store, queues, log)
-    with _damage_noted(log, "the redrives cannot be read"):
         check_redrives(store, queues, log)
     data_keys: dict[int, set[int]] = {}
     with _damage_noted(log, "the data keys cannot be read"):

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from tenantq.errors import DiskFull
+from tenantq.errors import DiskFull, StoreFailed
 from tenantq.runtime.clock import Clock
 from tenantq.store.interface import StoreFiles
 
@@ -38,6 +38,15 @@ class DiskSpace:
             raise DiskFull(_UNKNOWN)
         if not self._is_enough:
             raise DiskFull
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether ``check`` raises nothing. Also false while a remote store does not say how much is free."""
+        try:
+            self.check()
+        except StoreFailed:
+            return False
+        return True
 
     def problem(self) -> str:
         """Return why free space is unknown, or "". It is measured again if the last measurement failed."""

@@ -1,7 +1,8 @@
 """Quarantine: takes a queue whose rows cannot be read out of service, and undoes the round that read them.
 
 Nothing of the round was written. So its operations run again in the next round, where those of the damaged queue are refused. Only a
-round that changed more than messages cannot be undone in memory; the shard stops then, as after any other failure of the store.
+round that changed more than messages and redrives cannot be undone in memory. The shard stops then, as after any other failure of
+the store.
 """
 
 import logging
@@ -13,6 +14,7 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.access import NoteEntries
 from tenantq.engine.ops.add import Add
+from tenantq.engine.ops.redrive import CancelRedrive, RedriveSlice, StartRedrive
 from tenantq.engine.ops.remove import Remove
 from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import SettleOperation
@@ -28,7 +30,8 @@ from tenantq.store.rows import unpack_counters
 log = logging.getLogger("tenantq")
 
 _OF_QUEUES: Final = (Advance, Sweep, Repair)  # their queue's timer brings them again
-_UNDOABLE: Final = (Add, NoteEntries, Poll, Remove, SettleOperation, *_OF_QUEUES)
+_OF_REDRIVES: Final = (StartRedrive, RedriveSlice, CancelRedrive)
+_UNDOABLE: Final = (Add, NoteEntries, Poll, Remove, SettleOperation, *_OF_REDRIVES, *_OF_QUEUES)
 
 
 def quarantine(state: ShardState, error: RowsDamaged) -> QueueState | None:
@@ -76,6 +79,7 @@ def undo_round(effects: Effects, operations: Sequence[Operation[Any]], error: Ro
         _reload_counters(state, one)
     for tenant in effects.tenants_with_adds:
         _reload_windows(state, tenant)
+    state.redrives.undo()
     for operation in dict.fromkeys((*operations, *answered)):
         if isinstance(operation, Advance):
             operation.queue.advancing = False

@@ -1,24 +1,27 @@
 """The redrives of a shard: kept in the meta family, cached here, changed only by rounds.
 
 redrive/<P><id>            what it was asked to do; P is the prefix of the dead-letter queue
-redrive/<P><id>/progress   how far it is, once it has moved a message or has ended
+redrive/<P><id>/progress   how far it is, once it has moved a message, looked at many or ended
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from tenantq.engine.queue_state import QueueState
-from tenantq.engine.redrive_task import RedriveOrder, RedriveProgress, RedriveTask
+from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.redrive_task import RedriveOrder, RedriveProgress, RedriveTask, SavedRedrive
 from tenantq.runtime.randomness import Randomness
 from tenantq.store.interface import Batch, StoreReader
 from tenantq.store.keys import PREFIX_BYTES, after
 from tenantq.store.row_pages import VALUES_PER_PAGE, rows_under
 
+log = logging.getLogger("tenantq")
+
 REDRIVE_ROW: Final = b"redrive/"
-REDRIVES_MAX: Final = 1_000
-"""The newest redrives of a shard that are kept. Those that run are kept in any case."""
+ENDED_MAX: Final = 100
+"""The newest redrives of a tenant that have ended and are kept, on one shard."""
 
 _PROGRESS: Final = b"/progress"
 _encode = msgspec.msgpack.Encoder().encode
@@ -27,32 +30,40 @@ _decode_progress = msgspec.msgpack.Decoder(RedriveProgress).decode
 
 
 class StoredRedrive(msgspec.Struct, frozen=True):
-    """The rows of a redrive. Without ``order``, its first row is missing."""
+    """The rows of a redrive. Without ``order``, its first row is missing or unreadable."""
 
     prefix: bytes  # of the dead-letter queue
     id: str
     order: RedriveOrder | None
     progress: RedriveProgress
+    problem: str = ""  # why a row cannot be read
 
 
 def stored_redrives(store: StoreReader, prefix: bytes = b"") -> list[StoredRedrive]:
-    """Return the redrives in a store whose keys start with ``prefix``. Raises MsgspecError if a row is damaged."""
-    orders: dict[bytes, RedriveOrder] = {}
+    """Return the redrives in a store whose keys start with ``prefix``, also those with unreadable rows."""
+    orders: dict[bytes, RedriveOrder | None] = {}
     progress: dict[bytes, RedriveProgress] = {}
+    problems: dict[bytes, str] = {}
     for key, value in rows_under(store, store.meta, REDRIVE_ROW + prefix, VALUES_PER_PAGE):
-        place = key[len(REDRIVE_ROW) :]
-        if place.endswith(_PROGRESS):
-            progress[place.removesuffix(_PROGRESS)] = _decode_progress(value)
-        else:
-            orders[place] = _decode_order(value)
+        row = key[len(REDRIVE_ROW) :]
+        place = row.removesuffix(_PROGRESS)
+        orders.setdefault(place, None)
+        try:
+            if row.endswith(_PROGRESS):
+                progress[place] = _decode_progress(value)
+            else:
+                orders[place] = _decode_order(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            problems[place] = str(error)
     return [
         StoredRedrive(
             place[:PREFIX_BYTES],
-            place[PREFIX_BYTES:].decode(),
-            orders.get(place),
+            place[PREFIX_BYTES:].decode(errors="replace"),
+            order,
             progress.get(place, RedriveProgress()),
+            problems.get(place, ""),
         )
-        for place in {**orders, **progress}
+        for place, order in orders.items()
     ]
 
 
@@ -62,7 +73,9 @@ class RedriveRegistry:
     def __init__(self, store: StoreReader) -> None:
         self._store = store
         self._tasks: dict[str, RedriveTask] = {}
-        self._of_queue: dict[bytes, dict[str, RedriveTask]] = {}  # by the prefix of the dead-letter queue
+        self._of_tenant: dict[int, dict[bytes, dict[str, RedriveTask]]] = {}  # by tenant and prefix of the queue
+        self._changed: dict[RedriveTask, SavedRedrive | None] = {}  # in this round, as they were; None: new here
+        self._removed: list[RedriveTask] = []  # in this round, to make room
         self._stopped = False
 
     # ---- reading ----
@@ -72,11 +85,11 @@ class RedriveRegistry:
 
     def of(self, letters: QueueState) -> list[RedriveTask]:
         """Return the redrives of a dead-letter queue, oldest first."""
-        return sorted(self._of_queue.get(letters.prefix, {}).values(), key=_age)
+        return sorted(self._of_queue(letters).values(), key=_age)
 
-    def running(self) -> list[RedriveTask]:
-        """Return the redrives to continue."""
-        return [task for task in self._tasks.values() if task.is_running]
+    def of_tenant(self, tenant: TenantState) -> list[RedriveTask]:
+        """Return the redrives of a tenant on this shard."""
+        return [task for tasks in self._of_tenant.get(tenant.id, {}).values() for task in tasks.values()]
 
     def continues(self, task: RedriveTask) -> bool:
         """Return whether a redrive has more to do here: it runs, and neither its queue nor this shard has ended."""
@@ -91,26 +104,31 @@ class RedriveRegistry:
     # ---- changing, into a round's batch ----
 
     def start(self, batch: Batch, task: RedriveTask) -> None:
-        """Add a new redrive, and delete the oldest ones that have ended if there are too many."""
+        """Add a new redrive, and delete the tenant's oldest ones that have ended if there are too many."""
         batch.put(_key(task), _encode(task.order), self._store.meta.handle)
         self._add(task)
-        excess = len(self._tasks) - REDRIVES_MAX
-        if excess > 0:
-            ended = sorted((one for one in self._tasks.values() if not one.is_running), key=_age)
-            for one in ended[:excess]:
-                self._remove(one)
-                batch.delete(_key(one), self._store.meta.handle)
-                batch.delete(_key(one) + _PROGRESS, self._store.meta.handle)
+        self._changed[task] = None
+        ended = sorted((one for one in self.of_tenant(task.letters.tenant) if not one.is_running), key=_age)
+        for one in ended[:-ENDED_MAX]:
+            self._remove(one)
+            self._removed.append(one)
+            batch.delete(_key(one), self._store.meta.handle)
+            batch.delete(_key(one) + _PROGRESS, self._store.meta.handle)
 
     def put_progress(self, batch: Batch, task: RedriveTask, progress: RedriveProgress) -> None:
-        """Store how far a redrive is. The message IDs of one that has ended are not kept."""
-        task.progress = progress
+        """Store how far a redrive is. Once it has ended, only what callers can read is kept."""
+        self.keep_progress(task, progress)
+        task.stored = progress
         batch.put(_key(task) + _PROGRESS, _encode(progress), self._store.meta.handle)
         if not task.is_running:
-            if task.order.ids is not None:
-                task.order = msgspec.structs.replace(task.order, ids=None)
-                batch.put(_key(task), _encode(task.order), self._store.meta.handle)
-            task.ended.set()
+            task.order = task.order.without_conditions()
+            batch.put(_key(task), _encode(task.order), self._store.meta.handle)
+
+    def keep_progress(self, task: RedriveTask, progress: RedriveProgress) -> None:
+        """Keep in memory how far a redrive is. After a restart, it looks at these letters again."""
+        if task not in self._changed:
+            self._changed[task] = task.save()
+        task.progress = progress
 
     def delete_rows(self, batch: Batch, prefix: bytes) -> None:
         """Delete the rows of the queues whose keys start with ``prefix``, which are not served any more."""
@@ -118,23 +136,45 @@ class RedriveRegistry:
 
     # ---- in memory only ----
 
-    def load(self, queues: Iterable[QueueState], prefix: bytes = b"") -> list[RedriveTask]:
-        """Read the redrives of served queues whose keys start with ``prefix``. Return those to continue."""
-        found = list(stored_redrives(self._store, prefix))
+    def load(self, queues: Iterable[QueueState], prefix: bytes = b"") -> None:
+        """Read the redrives of served queues whose keys start with ``prefix``. Those with unreadable rows rest."""
+        found = stored_redrives(self._store, prefix)
         by_prefix = {queue.prefix: queue for queue in queues} if found else {}
-        tasks = [
-            RedriveTask(one.id, by_prefix[one.prefix], one.order, one.progress)
-            for one in found
-            if one.order is not None and one.prefix in by_prefix
-        ]
-        for task in tasks:
-            self._add(task)
-        return [task for task in tasks if task.is_running]
+        for one in found:
+            letters = by_prefix.get(one.prefix)
+            if letters is None:
+                continue
+            if one.problem:
+                log.error(
+                    "redrive %s cannot be read and does not continue: %s", one.id, one.problem,
+                    extra=letters.log_fields(),
+                )  # fmt: skip
+            elif one.order is not None:
+                task = RedriveTask(one.id, letters, one.order, one.progress)
+                self._add(task)
+                self._changed[task] = None
 
     def forget(self, letters: QueueState) -> None:
         """Forget the redrives of a queue that is not served any more. Their rows stay."""
-        for task in list(self._of_queue.get(letters.prefix, {}).values()):
+        for task in list(self._of_queue(letters).values()):
             self._remove(task)
+
+    def take_changed(self) -> list[RedriveTask]:
+        """Return the redrives that were loaded, or changed by the round that was just written, once."""
+        changed, self._changed = list(self._changed), {}
+        self._removed.clear()
+        return changed
+
+    def undo(self) -> None:
+        """Take back what the round changed, which is not written."""
+        for task, saved in self._changed.items():
+            if saved is None:
+                self._remove(task)
+            else:
+                task.restore(saved)
+        for task in self._removed:
+            self._add(task)
+        self.take_changed()
 
     def stop(self) -> None:
         """Continue none of them. The next one to open the shard does."""
@@ -142,18 +182,23 @@ class RedriveRegistry:
         for task in self._tasks.values():
             task.ended.set()
 
+    def _of_queue(self, letters: QueueState) -> dict[str, RedriveTask]:
+        return self._of_tenant.get(letters.tenant.id, {}).get(letters.prefix, {})
+
     def _add(self, task: RedriveTask) -> None:
         self._tasks[task.id] = task
-        self._of_queue.setdefault(task.letters.prefix, {})[task.id] = task
-        if not task.is_running:
-            task.ended.set()
+        letters = task.letters
+        self._of_tenant.setdefault(letters.tenant.id, {}).setdefault(letters.prefix, {})[task.id] = task
 
     def _remove(self, task: RedriveTask) -> None:
         del self._tasks[task.id]
-        others = self._of_queue[task.letters.prefix]
-        del others[task.id]
-        if not others:
-            del self._of_queue[task.letters.prefix]
+        letters = task.letters
+        queues = self._of_tenant[letters.tenant.id]
+        del queues[letters.prefix][task.id]
+        if not queues[letters.prefix]:
+            del queues[letters.prefix]
+        if not queues:
+            del self._of_tenant[letters.tenant.id]
         task.ended.set()
 
 

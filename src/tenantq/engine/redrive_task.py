@@ -1,14 +1,17 @@
 """A redrive: what it was asked to do, and how far it is. Both are stored."""
 
 import asyncio
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 import msgspec
 
+from tenantq.domain.limits import RedriveLimit, RedriveRate, WallTime
 from tenantq.domain.message import Caller
 from tenantq.engine.queue_state import QueueState
 
 RedriveState = Literal["running", "done", "cancelled", "failed"]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_FORGOTTEN: Final = Caller("")
 
 SLICE_MS: Final = 100
 """At a limited rate, a slice moves what the rate allows in this time, but at least one message."""
@@ -29,37 +32,64 @@ class RedriveOrder(msgspec.Struct, frozen=True):
 
     source: str | None
     reason: str | None
-    ids: frozenset[bytes] | None  # dropped when it has ended
-    limit: int | None
+    ids: frozenset[bytes] | None
+    limit: RedriveLimit | None
     to: str | None
-    rate: int | None  # messages per second; None: as fast as fair rounds allow
+    rate: RedriveRate | None  # messages per second; None: as fast as fair rounds allow
     dry_run: bool
     caller: Caller
-    found: int  # dead letters when it started
-    started_at: int  # on the wall clock
+    found: _Count  # dead letters when it started
+    started_at: WallTime
+
+    def without_conditions(self) -> Self:
+        """Return what is kept of it after the end: no conditions that nobody can read, and no caller."""
+        return msgspec.structs.replace(self, reason=None, ids=None, limit=None, caller=_FORGOTTEN)
 
 
 class RedriveProgress(msgspec.Struct, frozen=True):
-    """How far a redrive is. Stored in the commits that move its messages, and when it ends."""
+    """How far a redrive is. Stored in the commits that move its messages, at intervals, and when it ends."""
 
     state: RedriveState = "running"
-    moved: int = 0
-    skipped: int = 0
+    moved: _Count = 0
+    skipped: _Count = 0
     missing: str | None = None  # a queue to which messages should go and that does not exist
     last: bytes = b""  # the message that it looked at last
+    reason: str | None = None  # why it failed, or was cancelled by the server
+
+    @property
+    def checked(self) -> int:
+        """How many messages it has looked at."""
+        return self.moved + self.skipped
+
+
+class SavedRedrive(NamedTuple):
+    """What of a redrive a round can change."""
+
+    order: RedriveOrder
+    progress: RedriveProgress
+    stored: RedriveProgress
 
 
 class RedriveTask:
     """A redrive of an open shard. Its registry changes it."""
 
-    __slots__ = ("ended", "id", "letters", "order", "progress")
+    __slots__ = ("ended", "id", "letters", "order", "progress", "stored")
 
     def __init__(self, id: str, letters: QueueState, order: RedriveOrder, progress: RedriveProgress) -> None:
         self.id = id
         self.letters = letters  # the dead-letter queue
         self.order = order
         self.progress = progress
+        self.stored = progress  # what the store has of it; a new one has no row, which means the same
         self.ended = asyncio.Event()  # set as soon as this object does not change any more
+
+    def save(self) -> SavedRedrive:
+        """Return it as it is, for ``restore``."""
+        return SavedRedrive(self.order, self.progress, self.stored)
+
+    def restore(self, saved: SavedRedrive) -> None:
+        """Make it as it was."""
+        self.order, self.progress, self.stored = saved
 
     @property
     def is_running(self) -> bool:
@@ -73,11 +103,11 @@ class RedriveTask:
 
     @property
     def pause_ms(self) -> int:
-        """The time between two slices."""
-        return 0 if self.order.rate is None else max(SLICE_MS, 1_000 // self.order.rate)
+        """The time before the next slice. The first one needs none."""
+        return 0 if self.order.rate is None or not self.progress.checked else max(SLICE_MS, 1_000 // self.order.rate)
 
     def slice_rows(self, rows_max: int) -> int:
         """Return how many rows the next slice may move."""
         limit, rate = self.order.limit, self.order.rate
-        rows = rows_max if limit is None else min(rows_max, limit - self.progress.moved)
+        rows = rows_max if limit is None else max(0, min(rows_max, limit - self.progress.moved))
         return rows if rate is None else min(rows, max(1, rate * SLICE_MS // 1_000))

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller, receipts_by_queue
 from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
-from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import RoundBudget
 from tenantq.engine.heartbeat_timer import HeartbeatTimer
 from tenantq.engine.operation import Operation
@@ -64,7 +63,6 @@ class RoundLoop:
         self._sync_timer: Timer | None = None
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
         self._budget = RoundBudget(settings)
-        self.space = DiskSpace(state.store.files, state.clock, settings.disk_reserve_bytes)
         self._heartbeat = HeartbeatTimer(state.store, state.shard_clock, state.clock, state.journal.seq)
         self._timers = QueueTimers(state, lambda: self._closing or self.failure is not None)
         self.background = BackgroundWork()
@@ -85,7 +83,7 @@ class RoundLoop:
         if self._durable and not self._store.found_is_durable:  # replies about what was found wait for this sync
             self._hand_over(Round(self.state, self._journal.seq))
         self._heartbeat.start()
-        continue_redrives(self.state, self.state.redrives.running())
+        continue_redrives(self.state)
         self._schedule()
 
     def abort(self) -> None:
@@ -150,7 +148,7 @@ class RoundLoop:
         if operation.caller is not LOCAL:
             check_caller(operation.caller)
         if operation.stores_messages:
-            self.space.check()
+            self.state.space.check()
         line = operation.tenant.line
         if len(line.operations) >= self._line_max:
             raise Busy(tenant=operation.tenant.name or None)
@@ -178,7 +176,7 @@ class RoundLoop:
         first = parts[0][0]
         check_caller(first.caller)
         if first.stores_messages:
-            self.space.check()
+            self.state.space.check()
         line = first.tenant.line
         if line.operations and len(line.operations) + len(parts) > self._line_max:
             raise Busy(tenant=first.tenant.name or None)
@@ -331,23 +329,17 @@ class RoundLoop:
 
     def _write(self, round: Round) -> None:
         """Write a round's batch and hand it over for syncing. A round without effects is answered immediately."""
-        if round.finish():
-            link, size = round.add_record(self._journal.link, self.state.ids.last)
-            self._probe("before_write")
-            started_us = self._clock.monotonic_us()
-            self.state.write(round.effects.batch)
-            self.figures.writes_took.count(self._clock.monotonic_us() - started_us)
-            self._journal.link, self._journal.seq = link, round.effects.seq
-            self._journal.bytes += size
-            self.state.leases.apply(round.effects.overlay, round.effects.cleared)
-            self._probe("after_write")
-            if not self._durable:
-                self._announce(round)
-                if self._sync_timer is None:
-                    self._sync_timer = self._clock.call_later(self.state.settings.sync_every_ms, self._sync_behind)
-            else:
-                round.syncs_here = self._may_sync_here(round)
-                self._hand_over(round)
+        is_changed = round.finish()
+        if is_changed:
+            self._write_batch(round)
+        continue_redrives(self.state)
+        if is_changed and not self._durable:
+            self._announce(round)
+            if self._sync_timer is None:
+                self._sync_timer = self._clock.call_later(self.state.settings.sync_every_ms, self._sync_behind)
+        elif is_changed:
+            round.syncs_here = self._may_sync_here(round)
+            self._hand_over(round)
         elif self._syncing:
             self._hand_over(round)  # it may have read rows that are not durable yet, so it is answered after the sync
         else:
@@ -358,6 +350,18 @@ class RoundLoop:
             starved, tenant.starved = tenant.starved, {}
             for queue in starved:
                 self._timers.follow(queue)
+
+    def _write_batch(self, round: Round) -> None:
+        """Write a round's rows with its journal record."""
+        link, size = round.add_record(self._journal.link, self.state.ids.last)
+        self._probe("before_write")
+        started_us = self._clock.monotonic_us()
+        self.state.write(round.effects.batch)
+        self.figures.writes_took.count(self._clock.monotonic_us() - started_us)
+        self._journal.link, self._journal.seq = link, round.effects.seq
+        self._journal.bytes += size
+        self.state.leases.apply(round.effects.overlay, round.effects.cleared)
+        self._probe("after_write")
 
     def _may_sync_here(self, round: Round) -> bool:
         """Return whether to sync on the event loop: few bytes, the disk is fast, and too little work waits for another round."""

@@ -16,6 +16,7 @@ from tenantq.domain.template import Template
 from tenantq.engine.access_store import AccessStore
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.data_key_rows import DataKeyRows
+from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import FairLines, TenantLine, Work
 from tenantq.engine.fleet import FleetLane
 from tenantq.engine.journal_state import JournalState
@@ -103,6 +104,7 @@ class ShardState:
             self._count_data_keys(tenant)
         self.redrives = RedriveRegistry(store)
         self.redrives.load(self.catalog.queues())
+        self.space = DiskSpace(store.files, clock, settings.disk_reserve_bytes)
         self.system = SYSTEM  # the caller of background work
         self.platform = TenantState(
             0, "", TenantConfig(), TenantLine(system=True)

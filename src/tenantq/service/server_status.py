@@ -104,7 +104,7 @@ class ServerStatus:
         reason = detail_of(shard.failure) if shard.failure is not None else ""
         if shard.failure is None and shard.loop.is_doubtful:
             reason = "the store does not respond, and another server may own it now"
-        reason = reason or shard.loop.space.problem()
+        reason = reason or shard.state.space.problem()
         first, last = shard.journal.span
         is_behind = exporter is not None and exporter.is_behind
         return {

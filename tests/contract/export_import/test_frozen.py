@@ -252,7 +252,7 @@ async def test_leased_work_that_fails_during_suspension_becomes_dead_letters(
 
 @pytest.mark.parametrize("mode", ["settle", "freeze", "fill"])
 async def test_suspended_queue_is_not_redriven(harness: ServiceHarness, mode: Any) -> None:
-    """By name it is refused, in a shared queue its letters are skipped, and a running redrive is cancelled."""
+    """By name it is refused, in a shared queue its letters are skipped, and a running redrive pauses."""
     owner, receipts = await fill_tenant(harness)
     await harness.service.settlement.nack(owner, None, "work", receipts)
     await harness.service.queues.put(owner, None, "other", {"max_attempts": 1, "dead_letter": "lost"})
@@ -273,9 +273,28 @@ async def test_suspended_queue_is_not_redriven(harness: ServiceHarness, mode: An
     await harness.service.queues.suspend(harness.admin, "acme", "lost", REASON, mode)
     await harness.pass_time(10_000)
     slow = await harness.service.redrives.get(owner, None, "work", slow.id)
-    assert (slow.state, slow.moved, harness.shard.reads.stats("acme", "lost").ready) == ("cancelled", 1, 1)
+    assert (slow.state, slow.moved, harness.shard.reads.stats("acme", "lost").ready) == ("running", 1, 1)
     with pytest.raises(Suspended, match="queue is suspended"):
         await harness.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
+    await harness.service.queues.resume(harness.admin, "acme", "lost")
+    for _ in range(3):
+        await harness.pass_time(1_000)
+    slow = await harness.service.redrives.get(owner, None, "work", slow.id)
+    assert (slow.state, slow.moved, slow.reason) == ("done", 2, None)
+
+
+async def test_redrive_of_a_suspended_queue_ends_if_the_queue_is_deleted(harness: ServiceHarness) -> None:
+    """Its leases keep the queue for a while, and the redrive says why it was cancelled."""
+    owner, receipts = await fill_tenant(harness)
+    await harness.service.settlement.nack(owner, None, "work", receipts)
+    await harness.take(owner, "lost", lease_ms=60_000)
+    slow = await harness.service.redrives.start(owner, None, "work", filter=RedriveFilter(), rate=1)
+    await harness.service.queues.suspend(harness.admin, "acme", "lost", REASON, "settle")
+    await harness.pass_time(5_000)
+    await harness.service.queues.delete(owner, None, "lost", confirm="lost", reason=REASON)
+    await harness.pass_time(1_000)
+    slow = await harness.service.redrives.get(owner, None, "lost", slow.id)
+    assert (slow.state, slow.reason) == ("cancelled", "the dead-letter queue is being deleted")
 
 
 async def test_only_mode_fill_accepts_imports(harness: ServiceHarness) -> None:

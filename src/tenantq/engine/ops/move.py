@@ -17,7 +17,6 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, LAST, RANGE, Operation
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.ops.lifecycle import delete_range, delete_rows, end_polls, forget_queue
-from tenantq.engine.ops.redrive import continue_redrives
 from tenantq.engine.part_state import LEVELS, PartState
 from tenantq.engine.queue_groups import (
     group_of,
@@ -297,10 +296,10 @@ _EARLIER_MAX = 100
 
 
 def _serve(effects: Effects, id: int, row: bytes, key_ids: tuple[str, ...] = ()) -> None:
-    """Load a tenant, continue its redrives, and have its queues examined: what became due meanwhile happens now."""
+    """Load a tenant with its redrives, and have its queues examined: what became due meanwhile happens now."""
     state = effects.state
     tenant = state.load_tenant(id, row, key_ids)
-    continue_redrives(state, state.redrives.load(tenant.queues.values(), tenant_prefix(id)))
+    state.redrives.load(tenant.queues.values(), tenant_prefix(id))
     state.catalog.save_tenant(effects.batch, tenant)
     for queue in tenant.queues.values():
         effects.cleared.add(queue.prefix)  # leases that are cached from an earlier stay here
@@ -326,7 +325,7 @@ def _serve_group(effects: Effects, id: int, row: bytes) -> None:
     save_part(effects.batch, effects.store, tenant)
     for queue in load_group(effects.state.catalog, tenant, group.prefixes):
         queue.has_lane = queue.name in effects.state.lanes
-        continue_redrives(effects.state, effects.state.redrives.load([queue], queue.prefix))
+        effects.state.redrives.load([queue], queue.prefix)
         effects.cleared.add(queue.prefix)
         effects.touch(queue)
 

@@ -3,7 +3,6 @@
 A slice and its progress are one commit, so a redrive that another server continues moves each message once.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -19,7 +18,7 @@ from tenantq.engine.arguments import QueueArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.remove import remove_message
-from tenantq.engine.queue_state import QueueState
+from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.redrive_task import RedriveFilter, RedriveOrder, RedriveProgress, RedriveState, RedriveTask
 from tenantq.engine.state import ShardState
 from tenantq.engine.work_counters import REMOVED
@@ -32,6 +31,12 @@ from tenantq.store.rows import DeliveryHistory, LeaseRow, pack_history
 
 RUNNING_MAX: Final = 100
 """Redrives of one tenant that run at the same time, on one shard."""
+
+RETRY_MS: Final = 1_000
+"""The pause of a redrive whose dead-letter queue is suspended, or that finds too little free disk space."""
+
+UNSTORED_MAX: Final = 10_000
+"""Messages that a redrive looks at without moving any before it stores its position."""
 
 _PARSED_AT_ONCE = 2_000  # IDs
 
@@ -86,13 +91,15 @@ class StartRedrive(Operation[RedriveTask]):
         super().__post_init__()
         if self.rate is not None:
             check_field("rate", self.rate, limits.RedriveRate)
+        if not set(map(type, self.filter.ids or ())) <= {bytes}:
+            raise Invalid("filter: ids: must be bytes. Get the filter from check_filter.")
         self.cost = 1 + len(self.filter.ids or ()) * ID_BYTES / BYTES_PER_COST
 
     def execute(self, effects: Effects) -> None:
-        """Store it, and put its first slice into the line.
+        """Store it. Its first slice follows once that is written.
 
         Raises Suspended if the queue, its dead-letter queue or the filter's source is. Letters of other suspended queues
-        stay.
+        stay. Raises QuotaExceeded if the tenant's redrives are too many, or name too many messages.
         """
         state, tenant = effects.state, self.tenant
         letters, wanted = self._letters(state.catalog.queue(tenant, self.queue), state)
@@ -101,10 +108,7 @@ class StartRedrive(Operation[RedriveTask]):
         for name in (wanted.source, wanted.to):
             if name in tenant.queues:
                 tenant.queues[name].check_takes()
-        running = sum(task.letters.tenant is tenant for task in state.redrives.running())
-        if running >= RUNNING_MAX:
-            text = f"redrives: at most {RUNNING_MAX} can run. Wait for one to end, or cancel one."
-            raise QuotaExceeded(text, tenant=tenant.name, limit=RUNNING_MAX, current=running)
+        _check_running(tenant, state, len(wanted.ids or ()))
         rate = None if self.dry_run else self.rate
         caller = Caller(*map(without_surrogates, msgspec.structs.astuple(self.caller)))
         order = projected(
@@ -114,9 +118,8 @@ class StartRedrive(Operation[RedriveTask]):
         self.reply = RedriveTask(state.redrives.new_id(state.randomness), letters, order, RedriveProgress())
         state.redrives.start(effects.batch, self.reply)
         effects.moved_bytes += len(wanted.ids or ()) * ID_BYTES  # a large write, too
-        pace = "a dry run" if self.dry_run else f"at most {rate or 'any number'} a second"
+        pace = "a dry run" if self.dry_run else f"at most {rate} a second" if rate is not None else "no rate limit"
         effects.log(self.journal_op, letters, self.caller, details=f"{self.reply.id}, {pace}")
-        _push_slice(state, self.reply)
 
     def _letters(self, queue: QueueState, state: ShardState) -> tuple[QueueState, RedriveFilter]:
         """Return the dead-letter queue, and the filter for it."""
@@ -126,6 +129,21 @@ class StartRedrive(Operation[RedriveTask]):
         if letters is None or takes_letters:
             return queue, self.filter
         return letters, msgspec.structs.replace(self.filter, source=queue.name)
+
+
+def _check_running(tenant: TenantState, state: ShardState, ids: int) -> None:
+    """Raise QuotaExceeded if one more redrive, which names so many messages, cannot run now."""
+    running = [task for task in state.redrives.of_tenant(tenant) if task.is_running]
+    if len(running) >= RUNNING_MAX:
+        text = f"redrives: at most {RUNNING_MAX} can run. Wait for one to end, or cancel one."
+        raise QuotaExceeded(text, tenant=tenant.name, limit=RUNNING_MAX, current=len(running))
+    named, most = sum(len(task.order.ids or ()) for task in running), limits.REDRIVE_IDS_MAX
+    if ids and named + ids > most:
+        text = (
+            f"filter: ids: too many ({ids}, and {named} of redrives that run; allowed are {most} together). "
+            "Wait for a redrive to end, or cancel one."
+        )
+        raise QuotaExceeded(text, tenant=tenant.name, limit=most, current=named)
 
 
 @dataclass(eq=False)
@@ -142,7 +160,7 @@ class CancelRedrive(Operation[RedriveTask]):
         if task.is_running:
             progress = msgspec.structs.replace(task.progress, state="cancelled")
             effects.state.redrives.put_progress(effects.batch, task, progress)
-        effects.log(self.journal_op, task.letters, self.caller, details=task.id)
+            effects.log(self.journal_op, task.letters, self.caller, details=task.id)
 
 
 def find_redrive(state: ShardState, tenant: str, queue: str, id: str) -> RedriveTask:
@@ -151,23 +169,37 @@ def find_redrive(state: ShardState, tenant: str, queue: str, id: str) -> Redrive
     owner = state.catalog.tenant(tenant)
     if task is None or task.letters.tenant is not owner or queue not in {task.letters.name, task.order.source}:
         state.catalog.check_queue_here(owner, queue)
-        text = "the redrive does not exist: only the newest ones are kept, and none of a deleted queue"
+        text = "unknown redrive: old ones are removed, and those of deleted queues"
         raise NotFound(text, tenant=tenant, queue=queue)
     return task
 
 
-def continue_redrives(state: ShardState, tasks: Iterable[RedriveTask]) -> None:
-    """Continue redrives, after the pause that their rates require."""
-    for task in tasks:
-        if task.pause_ms:
+def continue_redrives(state: ShardState) -> None:
+    """Continue the redrives that were loaded or changed and run, after the pause that their rates require."""
+    for task in state.redrives.take_changed():
+        if not task.is_running:
+            task.ended.set()
+        elif task.pause_ms:
             state.clock.call_later(task.pause_ms, partial(_push_slice, state, task))
         else:
             _push_slice(state, task)
 
 
 def _push_slice(state: ShardState, task: RedriveTask) -> None:
-    if state.redrives.continues(task):
+    if not state.redrives.continues(task):
+        return
+    if _must_wait(state, task):
+        state.clock.call_later(RETRY_MS, partial(_push_slice, state, task))
+    else:
         state.push(RedriveSlice(task, state.settings.sweep_rows // 2))
+
+
+def _must_wait(state: ShardState, task: RedriveTask) -> bool:
+    """Return whether a redrive cannot move messages now, but may be able to later."""
+    letters = task.letters
+    if letters.status == "draining" or letters.damaged:
+        return False  # it ends
+    return letters.suspended or not (task.order.dry_run or state.space.is_enough)
 
 
 class RedriveSlice(Operation[None]):
@@ -186,11 +218,18 @@ class RedriveSlice(Operation[None]):
     def execute(self, effects: Effects) -> None:
         """Check the next letters in order of their ids, which keeps groups in order, and move those that pass the filter."""
         task, letters, store = self.task, self.task.letters, effects.store
-        wanted, before = task.order, task.progress
-        if not effects.state.redrives.continues(task):
+        wanted, before, redrives = task.order, task.progress, effects.state.redrives
+        if not redrives.continues(task):
             return
-        if letters.status == "draining" or letters.suspended or letters.damaged:
-            self._end(effects, before, "cancelled")
+        if letters.status == "draining":
+            self._end(effects, before, "cancelled", "the dead-letter queue is being deleted")
+            return
+        if letters.damaged:
+            before = msgspec.structs.replace(before, missing=None)
+            self._end(effects, before, "failed", "rows of the dead-letter queue cannot be read")
+            return
+        if letters.suspended:  # since the slice entered the line
+            redrives.keep_progress(task, before)
             return
         if letters.prefix in effects.cleared:
             self._end(effects, before)
@@ -221,27 +260,42 @@ class RedriveSlice(Operation[None]):
         count, last = sum(map(len, moved.values())), seen[-1] if seen else before.last
         skipped = before.skipped + len(seen) - count
         progress = RedriveProgress("running", before.moved + count, skipped, self.missing, last)
-        if len(seen) == len(rows) < self.rows or progress.moved == wanted.limit:
+        if len(seen) == len(rows) < self.rows or (wanted.limit is not None and progress.moved >= wanted.limit):
             self._end(effects, progress)
         else:
             self._continue(effects, progress)
 
     def _continue(self, effects: Effects, progress: RedriveProgress) -> None:
-        if progress.moved > self.task.progress.moved and not self.task.order.dry_run:
-            effects.state.redrives.put_progress(effects.batch, self.task, progress)
+        task, redrives = self.task, effects.state.redrives
+        if progress.moved > task.progress.moved and not task.order.dry_run:
+            redrives.put_progress(effects.batch, task, progress)
+        elif progress.checked - task.stored.checked >= UNSTORED_MAX:
+            details = f"{task.id}, running: {progress.checked} messages checked"
+            effects.log("redrive", task.letters, effects.state.system, details=details)
+            redrives.put_progress(effects.batch, task, progress)
         else:
-            self.task.progress = progress  # nothing has changed: after a restart, these letters are looked at again
-        continue_redrives(effects.state, [self.task])
+            redrives.keep_progress(task, progress)
 
-    def _end(self, effects: Effects, progress: RedriveProgress, state: RedriveState | None = None) -> None:
+    def _end(
+        self,
+        effects: Effects,
+        progress: RedriveProgress,
+        state: RedriveState | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Store and journal the end; None: the redrive got to its end."""
         task, dry_run = self.task, self.task.order.dry_run
         if state is None:
             state = "done" if progress.missing is None or dry_run else "failed"
+        if state == "failed" and reason is None and progress.missing is not None:
+            reason = f"queue '{progress.missing}' does not exist"
         verb = "would move" if dry_run else "moved"
         details = f"{task.id}, {state}: {verb} {progress.moved}, skipped {progress.skipped}"
+        if reason is not None:
+            details += f"; {reason}"
         effects.log("redrive", task.letters, effects.state.system, details=details)
-        effects.state.redrives.put_progress(effects.batch, task, msgspec.structs.replace(progress, state=state))
+        ended = msgspec.structs.replace(progress, state=state, reason=reason)
+        effects.state.redrives.put_progress(effects.batch, task, ended)
 
     def _move(self, effects: Effects, id: bytes) -> tuple[str, int] | None:
         """Move one letter if it passes the filter, is not in flight and its queue accepts it; return that queue and the size."""
