@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from redis.crc import key_slot
 
+from tenantq.cli.exit_codes import UNAVAILABLE
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import Retries
 from tenantq.errors import Conflict, NotFound, TenantqError
@@ -94,6 +95,7 @@ class Chaos:
         self.clients: list[AsyncClient] = []
         self.longest: dict[str, list[float]] = defaultdict(list)  # by fault: the longest gap of each run
         self.elsewhere: list[float] = []  # the longest gaps of tenants whose primary was not cut off
+        self.restarts = 0  # of servers whose store was out of reach when they started
         self.wrongs: list[str] = []
         self.faults: dict[str, Callable[[], Awaitable[object]]] = {
             "server killed": self._kill_server,
@@ -171,20 +173,40 @@ class Chaos:
                 return await client.platform().cluster()
         return None
 
-    async def until_whole(self, seconds: float) -> bool:
-        """Wait until all servers are members, every shard has one owner, and every tenant is served."""
+    async def _member_ids(self) -> dict[str, str]:
+        """Return the ids of the members by their addresses."""
+        found = await self.cluster()
+        return {one.url: one.id for one in found.members} if found is not None else {}
+
+    async def until_whole(self, seconds: float, *, left: Collection[str] = ()) -> bool:
+        """Wait until all servers are members, every shard has one owner, and every tenant is served.
+
+        The members in ``left`` were processes that have ended since.
+        """
         ends, began = time.monotonic() + seconds, time.monotonic()
         while time.monotonic() < ends:
+            self._supervise()
             found = await self.cluster()
             if (
                 found is not None
                 and len(found.members) == 3
+                and not any(member.id in left for member in found.members)
                 and all(shard.owner is not None for shard in found.shards)
                 and all(load.successes[-1] > began for load in self.loads)
             ):
                 return True
             await asyncio.sleep(0.1)
         return False
+
+    def _supervise(self) -> None:
+        """Restart servers that could not start because their store did not answer, as a supervisor does."""
+        for server in self.servers:
+            if server.is_gone:
+                code = server.wait()
+                if code != UNAVAILABLE:
+                    self.wrongs.append(f"a server ended with {code}")
+                self.restarts += 1
+                server.start()
 
     # ---- faults ----
 
@@ -393,10 +415,15 @@ class Chaos:
     async def happen(self, name: str) -> str:
         """Inject one fault, wait for full recovery, and return what it cost."""
         await asyncio.to_thread(self.nodes.settle)
+        members, processes = await self._member_ids(), [server.process for server in self.servers]
         started, known = time.monotonic(), {load.tenant: len(load.errors) for load in self.loads}
         await self.faults[name]()
         await asyncio.to_thread(self.nodes.settle)
-        if not await self.until_whole(RECOVERY_S):
+        pairs = zip(self.servers, processes, strict=True)
+        left = {
+            members[server.url] for server, process in pairs if server.process is not process and server.url in members
+        }
+        if not await self.until_whole(RECOVERY_S, left=left):
             found = await self.cluster()
             late = [load.tenant for load in self.loads if time.monotonic() - load.successes[-1] > 5]
             shards = [one.number for one in found.shards if one.owner is None] if found is not None else "unknown"
@@ -481,6 +508,7 @@ class Chaos:
             lines.append(
                 f"  {'... tenants on other primaries':32} {max(self.elsewhere) * 1_000:6.0f} ms in {len(self.elsewhere)}"
             )
+        lines.append(f"servers started again because their store was out of reach: {self.restarts}")
         lines.append(f"errors after all retries of clients: {dict(total) or 'none'}")
         texts = {text for load in self.loads for _, text in load.errors}
         lines += [f"  {text}" for text in sorted(texts)[:ERRORS_SHOWN]]
