@@ -10,7 +10,7 @@ from tenantq.domain.message import Caller
 from tenantq.engine.queue_state import QueueState
 
 RedriveState = Literal["running", "done", "cancelled", "failed"]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_MessageCount = Annotated[int, msgspec.Meta(ge=0)]
 _FORGOTTEN: Final = Caller("")
 
 SLICE_MS: Final = 100
@@ -38,7 +38,7 @@ class RedriveOrder(msgspec.Struct, frozen=True):
     rate: RedriveRate | None  # messages per second; None: as fast as fair rounds allow
     dry_run: bool
     caller: Caller
-    found: _Count  # dead letters when it started
+    found: _MessageCount  # dead letters when it started
     started_at: WallTime
 
     def without_conditions(self) -> Self:
@@ -50,8 +50,8 @@ class RedriveProgress(msgspec.Struct, frozen=True):
     """How far a redrive is. Stored in the commits that move its messages, at intervals, and when it ends."""
 
     state: RedriveState = "running"
-    moved: _Count = 0
-    skipped: _Count = 0
+    moved: _MessageCount = 0
+    skipped: _MessageCount = 0
     missing: str | None = None  # a queue to which messages should go and that does not exist
     last: bytes = b""  # the message that it looked at last
     reason: str | None = None  # why it failed, or was cancelled by the server
