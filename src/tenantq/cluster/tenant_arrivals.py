@@ -40,10 +40,11 @@ class TenantArrivals:
         return len(changes)
 
     async def activate(self, name: str) -> int:
-        """Serve a tenant whose rows have arrived, and whose directory row names this shard."""
-        await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, name))
+        """Serve a tenant whose rows have arrived, and whose directory row names this shard. Return 1 if there are no rows here."""
+        activation = ActivateTenant(self._shard.state.platform, SYSTEM, name)
+        await self._shard.submit(activation)
         await self._shard.loop.made_durable()  # the source deletes its rows
-        return 0
+        return int(activation.is_lost)
 
     def fate(self, id: int) -> str:
         """Return what became of a tenant on this shard: "served", "leaving" (it is fenced), "erased", or "" if it is not known."""

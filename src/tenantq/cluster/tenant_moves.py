@@ -103,11 +103,8 @@ class TenantMoves:
             if not split_unit(name)[1] or sum(GROUP_SEPARATOR in one for one in self._tasks) < GROUPS_AT_ONCE:
                 self._begin(name, self._leave(name))
         for name in list(catalog.arriving):
-            row = self._placements.row(name)
-            if self._placements.shard_of(name) == self._number:
-                self._begin(name, self._attempt(ActivateTenant(self._shard.state.platform, SYSTEM, name)))
-            elif row is None or row.moving_to != self._number:
-                self._begin(name, self._give_up(name))
+            if not self._is_coming(name):
+                self._begin(name, self._end_arrival(name))
 
     def _begin(self, name: str, work: Coroutine[object, object, None]) -> None:
         if name in self._tasks:
@@ -115,6 +112,22 @@ class TenantMoves:
             return
         task = self._tasks[name] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    def _is_coming(self, name: str) -> bool:
+        row = self._placements.row(name)
+        return row is not None and row.moving_to == self._number and row.shard != self._number
+
+    async def _end_arrival(self, name: str) -> None:
+        """Serve an arriving tenant if the move was decided, or delete its rows if it was given up."""
+        try:
+            await self._placements.refresh()  # its source may have read the row of a new move first
+        except TenantqError as error:
+            log.debug("an arriving tenant waits for the directory: %s", error)
+            return
+        if self._placements.shard_of(name) == self._number:
+            await self._attempt(ActivateTenant(self._shard.state.platform, SYSTEM, name))
+        elif not self._is_coming(name):
+            await self._give_up(name)
 
     async def _give_up(self, name: str) -> None:
         """Delete the rows of an arriving tenant, unless they may be the only copy: then its source decides."""
@@ -261,7 +274,9 @@ class TenantMoves:
                 if shard != self._number:
                     if shard == moved.target:
                         self._note(name, row or TenantPlacement(shard=shard), "deleting")
-                        await self.ask(shard, "activate", name)
+                        if await self._is_lost(name, moved):
+                            await self._take_back(name, row, moved)
+                            continue
                     await self._shard.submit(DropMoved(self._shard.state.platform, SYSTEM, name))
                     if not split_unit(name)[1]:
                         await self._erase(name, moved.id)
@@ -275,6 +290,23 @@ class TenantMoves:
                 log.warning("tenant %s is not served while its move is undecided: %s", name, error)
                 await asyncio.sleep(RETRY_S / 10)
             moved = self._shard.state.catalog.moved.get(name)
+
+    async def _is_lost(self, name: str, moved: MovedRow) -> bool:
+        """Have the target serve a tenant. Return whether its rows are there no longer, and not because it was deleted."""
+        if not await self.ask(moved.target, "activate", name):
+            return False
+        if split_unit(name)[1]:
+            return True
+        fate = await self._calls.query(moved.target, "arrivals.fate", moved.id, timeout_ms=ANSWER_MS)
+        return fate not in _COPY_IS_USELESS
+
+    async def _take_back(self, name: str, row: TenantPlacement | None, moved: MovedRow) -> None:
+        """Start the move again, because the rows of a fenced tenant are only here."""
+        if row is None:
+            raise Unavailable("the directory has no row of the tenant", tenant=split_unit(name)[0])
+        log.warning("tenant %s: shard %d has deleted its copy; the move starts again", name, moved.target)
+        onward = moved.target if row.moving_to is None else row.moving_to
+        await self._placements.replace(name, msgspec.structs.replace(row, shard=self._number, moving_to=onward))
 
     async def _place_again(self, name: str, moved: MovedRow) -> None:
         """Write the directory row of a fenced tenant that has none, unless it was deleted.

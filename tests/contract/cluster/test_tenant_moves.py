@@ -309,6 +309,63 @@ async def test_cancelled_move_leaves_the_tenant_where_it_is(
         assert await wait_until_placed(client, tenant) == 5
 
 
+async def test_a_copy_that_the_target_has_deleted_is_made_again(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source does not delete its rows although the directory already names the target."""
+    ask, sessions = TenantMoves.ask, list[object]()
+
+    async def forgetful(self: TenantMoves, target: int, method: str, *arguments: Any) -> int:
+        if method == "begin":
+            sessions.append(arguments[3])
+        if method == "activate" and len(sessions) == 1:
+            await ask(self, target, "cancel", arguments[0], sessions[0])
+        return await ask(self, target, method, *arguments)
+
+    monkeypatch.setattr(TenantMoves, "ask", forgetful)
+    async with hosting(tmp_path, shared_store.url, "forgetful", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [2], "forgotten")
+        path = f"/v1/tenants/{tenant}/queues/work"
+        bodies = [str(number) for number in range(50)]
+        await client.post(f"{path}/messages", json={"messages": [{"body": body} for body in bodies]})
+        await pin(client, tenant, 5)
+        assert await wait_until_placed(client, tenant) == 5
+        assert len(sessions) == 2
+        assert await drained(client, path) == bodies
+
+
+async def test_a_target_with_an_old_directory_keeps_what_arrives(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at arrivals before it has read the row of the move, and reads it before it deletes any."""
+    ask, look, given_up = TenantMoves.ask, TenantMoves.look, list[str]()
+
+    async def slow(self: TenantMoves, target: int, method: str, *arguments: Any) -> int:
+        done = await ask(self, target, method, *arguments)
+        if method == "receive":
+            await asyncio.sleep(0.5)
+        return done
+
+    def early(self: TenantMoves) -> None:
+        if self._number != 5:
+            look(self)
+            return
+        for name in list(self._shard.state.catalog.arriving):
+            given_up.append(name)
+            self._begin(name, self._end_arrival(name))
+
+    monkeypatch.setattr(TenantMoves, "ask", slow)
+    monkeypatch.setattr(TenantMoves, "look", early)
+    async with hosting(tmp_path, shared_store.url, "early-look", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [2], "early")
+        path = f"/v1/tenants/{tenant}/queues/work"
+        await client.post(f"{path}/messages", json={"messages": [{"body": "a"}]})
+        await pin(client, tenant, 5)
+        assert await wait_until_placed(client, tenant) == 5
+        assert tenant in given_up
+        assert await drained(client, path) == ["a"]
+
+
 async def test_operators_get_clear_errors_about_placement(shared_store: SharedStore, tmp_path: Path) -> None:
     """Covers unknown tenants and shards, wrong regions, regions without servers, dedicated shards, and 'default'."""
     settings: dict[str, Any] = {

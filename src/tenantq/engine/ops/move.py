@@ -5,7 +5,7 @@ The name of a group is ``tenant/group``; see ``placement.placement_group``. Its 
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
@@ -268,6 +268,7 @@ class ActivateTenant(_MoveOperation):
     """Serve a tenant whose rows have all arrived."""
 
     name: str
+    is_lost: bool = field(default=False, init=False)  # this shard has no rows of it
     phase: ClassVar[int] = LAST
 
     def execute(self, effects: Effects) -> None:
@@ -275,6 +276,9 @@ class ActivateTenant(_MoveOperation):
         catalog = effects.state.catalog
         id, arriving = catalog.arriving.get(self.name, (0, None))
         if arriving is None:
+            self.is_lost = not _is_here(effects, self.name)
+            if self.is_lost:  # the source acts on it, so only the owner of this shard may say it: it commits a row
+                log_step(effects, self, self.name, "has no rows here")
             return
         if not arriving.row:
             raise Conflict("not all rows of the tenant have arrived", tenant=split_unit(self.name)[0])
@@ -293,6 +297,15 @@ class ActivateTenant(_MoveOperation):
 
 
 _EARLIER_MAX = 100
+
+
+def _is_here(effects: Effects, name: str) -> bool:
+    """Return whether a tenant, or a group of its queues, is served here or is leaving."""
+    catalog = effects.state.catalog
+    moved = catalog.moved.get(name)
+    tenant = catalog.tenants.get(split_unit(name)[0])
+    is_served = tenant is not None and (not _is_group(name) or bool(group_of(tenant, name)))
+    return is_served or (moved is not None and bool(moved.row))
 
 
 def _serve(effects: Effects, id: int, row: bytes, key_ids: tuple[str, ...] = ()) -> None:
