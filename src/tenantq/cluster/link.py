@@ -22,7 +22,7 @@ RECONNECT_S: Final = 0.1
 """Delay before a broken link connects again."""
 
 CONNECT_S: Final = 3.0
-"""Time to connect, and then to shake hands. The kernel alone would try a host that was cut off only after up to two minutes again."""
+"""Time to connect, and again for the handshake. The kernel waits up to two minutes before it tries a lost host again."""
 
 DISTRUST: Final = Backoff(base_ms=200, max_ms=10_000)
 """Delays after handshakes in a row that failed because the other end has another secret."""

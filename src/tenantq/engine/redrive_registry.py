@@ -1,7 +1,7 @@
 """The redrives of a shard: kept in the meta family, cached here, changed only by rounds.
 
 redrive/<P><id>            what it was asked to do; P is the prefix of the dead-letter queue
-redrive/<P><id>/progress   how far it is, once it has moved a message, looked at many or ended
+redrive/<P><id>/progress   its progress, once it has moved a message, looked at many or ended
 """
 
 import logging
@@ -116,7 +116,7 @@ class RedriveRegistry:
             batch.delete(_key(one) + _PROGRESS, self._store.meta.handle)
 
     def put_progress(self, batch: Batch, task: RedriveTask, progress: RedriveProgress) -> None:
-        """Store how far a redrive is. Once it has ended, only what callers can read is kept."""
+        """Store the progress of a redrive. Once it has ended, only what callers can read is kept."""
         self.keep_progress(task, progress)
         task.stored = progress
         batch.put(_key(task) + _PROGRESS, _encode(progress), self._store.meta.handle)
@@ -125,7 +125,7 @@ class RedriveRegistry:
             batch.put(_key(task), _encode(task.order), self._store.meta.handle)
 
     def keep_progress(self, task: RedriveTask, progress: RedriveProgress) -> None:
-        """Keep in memory how far a redrive is. After a restart, it looks at these letters again."""
+        """Keep the progress of a redrive in memory. After a restart, it looks at these letters again."""
         if task not in self._changed:
             self._changed[task] = task.save()
         task.progress = progress
@@ -137,7 +137,7 @@ class RedriveRegistry:
     # ---- in memory only ----
 
     def load(self, queues: Iterable[QueueState], prefix: bytes = b"") -> None:
-        """Read the redrives of served queues whose keys start with ``prefix``. Those with unreadable rows rest."""
+        """Read the redrives of served queues whose keys start with ``prefix``. Those with unreadable rows are not continued."""
         found = stored_redrives(self._store, prefix)
         by_prefix = {queue.prefix: queue for queue in queues} if found else {}
         for one in found:
@@ -146,7 +146,7 @@ class RedriveRegistry:
                 continue
             if one.problem:
                 log.error(
-                    "redrive %s cannot be read and does not continue: %s", one.id, one.problem,
+                    "redrive %s cannot be read and is not continued: %s. Start another one.", one.id, one.problem,
                     extra=letters.log_fields(),
                 )  # fmt: skip
             elif one.order is not None:

@@ -1,4 +1,4 @@
-"""A redrive: what it was asked to do, and how far it is. Both are stored."""
+"""A redrive: what it was asked to do, and its progress. Both are stored."""
 
 import asyncio
 from typing import Annotated, Final, Literal, NamedTuple, Self
@@ -47,7 +47,7 @@ class RedriveOrder(msgspec.Struct, frozen=True):
 
 
 class RedriveProgress(msgspec.Struct, frozen=True):
-    """How far a redrive is. Stored in the commits that move its messages, at intervals, and when it ends."""
+    """The progress of a redrive. Stored in the commits that move its messages, at intervals, and when it ends."""
 
     state: RedriveState = "running"
     moved: _MessageCount = 0

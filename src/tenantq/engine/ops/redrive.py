@@ -76,7 +76,7 @@ def too_many_ids(count: int) -> Invalid:
 
 @dataclass(eq=False)
 class StartRedrive(Operation[RedriveTask]):
-    """Start a redrive. It continues when the shard is opened again, also by another server. Replies the redrive.
+    """Start a redrive. It continues when the shard is opened again, also by another server. The result is the redrive.
 
     ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself.
     """
@@ -132,7 +132,7 @@ class StartRedrive(Operation[RedriveTask]):
 
 
 def _check_running(tenant: TenantState, state: ShardState, ids: int) -> None:
-    """Raise QuotaExceeded if one more redrive, which names so many messages, cannot run now."""
+    """Raise QuotaExceeded if the tenant cannot start another redrive, with this number of message IDs."""
     running = [task for task in state.redrives.of_tenant(tenant) if task.is_running]
     if len(running) >= RUNNING_MAX:
         text = f"redrives: at most {RUNNING_MAX} can run. Wait for one to end, or cancel one."
@@ -169,7 +169,7 @@ def find_redrive(state: ShardState, tenant: str, queue: str, id: str) -> Redrive
     owner = state.catalog.tenant(tenant)
     if task is None or task.letters.tenant is not owner or queue not in {task.letters.name, task.order.source}:
         state.catalog.check_queue_here(owner, queue)
-        text = "unknown redrive: old ones are removed, and those of deleted queues"
+        text = "unknown redrive: check the task ID and the queue. Old redrives and those of deleted queues are removed."
         raise NotFound(text, tenant=tenant, queue=queue)
     return task
 
